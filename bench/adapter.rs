@@ -1,6 +1,6 @@
 //! A glommio stream as the tokio traits that h2 asks for. Everything stays on one executor.
 
-use futures_lite::io::{AsyncRead as _, AsyncWrite as _};
+use futures_util::io::{AsyncRead as _, AsyncWrite as _};
 use glommio::net::TcpStream;
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -44,7 +44,7 @@ struct Client {
 
 impl Completion for Client {
     fn deliver(&self, delivery: Delivery) {
-        if matches!(&delivery.outcome, Some(Ok(response)) if response.outputs.len() == 1) {
+        if matches!(delivery.outcome(), Some(Ok(response)) if response.outputs.len() == 1) {
             self.good.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -9,7 +9,7 @@
 
 use conch_bench::arguments::Arguments;
 use conch_bench::{executor, wire};
-use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use futures_util::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::{TcpListener, TcpStream};
 use std::io;
 

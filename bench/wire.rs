@@ -92,8 +92,9 @@ pub fn binary_reply_head(reply: &mut Vec<u8>, tensor_bytes: usize) {
     reply.clear();
     write!(
         reply,
-        "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: {}\r\n\
-         Content-Length: {}\r\n\r\n{json}",
+        "HTTP/1.1 200 OK\r\nContent-Type: \
+         application/octet-stream\r\nInference-Header-Content-Length: {}\r\nContent-Length: \
+         {}\r\n\r\n{json}",
         json.len(),
         json.len() + tensor_bytes
     )
@@ -199,7 +200,8 @@ mod tests {
 
     #[test]
     fn heads_are_found_and_measured() {
-        let text = b"POST /v2/models/identity/infer HTTP/1.1\r\nContent-Length: 12\r\nInference-Header-Content-Length: 8\r\n\r\n";
+        let text = b"POST /v2/models/identity/infer HTTP/1.1\r\nContent-Length: \
+                     12\r\nInference-Header-Content-Length: 8\r\n\r\n";
         let head = request_head(text).unwrap().unwrap();
         assert_eq!(
             (head.head_bytes, head.body_bytes, head.json_bytes),

@@ -2,7 +2,7 @@
 //! and says what to change.
 
 use conch_cli::Arguments;
-use conch_engine::execution::topology::Topology;
+use conch_engine::threads::topology::Topology;
 use conch_net::{limits, uring};
 
 /// What one executor of the runtime insists on.
@@ -29,7 +29,8 @@ pub fn prepare(arguments: &Arguments) -> Result<MachineFacts, String> {
         .map_err(|error| format!("cannot read RLIMIT_MEMLOCK: {error}"))?;
     if locked.soft < LOCKED_BYTES_MIN {
         return Err(format!(
-            "RLIMIT_MEMLOCK is {} bytes, the network threads need {LOCKED_BYTES_MIN}; raise it (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock=)",
+            "RLIMIT_MEMLOCK is {} bytes, the network threads need {LOCKED_BYTES_MIN}; raise it \
+             (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock=)",
             locked.soft
         ));
     }
@@ -42,7 +43,8 @@ pub fn prepare(arguments: &Arguments) -> Result<MachineFacts, String> {
         && asked > allowed
     {
         return Err(format!(
-            "--connections-max={asked} needs more open files than RLIMIT_NOFILE allows ({}); raise it (ulimit -n) or ask for {allowed}",
+            "--connections-max={asked} needs more open files than RLIMIT_NOFILE allows ({}); \
+             raise it (ulimit -n) or ask for {allowed}",
             files.soft
         ));
     }

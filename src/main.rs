@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     };
     let outcome = run(arguments);
     if let Err(StartFailure { message, is_logged }) = &outcome {
-        // Whoever counts the lines of an error on the console is to find one.
+        // A user who counts the lines of an error on the console is to find one.
         let is_seen =
             *is_logged && log::is_shown(log::LogLevel::Error) && log::settings().file.is_empty();
         if !is_seen {
@@ -102,32 +102,11 @@ impl From<String> for StartFailure {
 
 /// Serves until a signal comes.
 fn run(arguments: Arguments) -> Result<(), StartFailure> {
-    for warning in &arguments.console_warnings {
-        eprintln!("{warning}");
-    }
-    log::tell_panics();
-    signal::drain_before_crash(log::pending)
-        .map_err(|error| format!("error: cannot install signal handlers: {error}"))?;
-    start_log(&arguments);
-    log::info!("{}", version());
-    for warning in &arguments.warnings {
-        log::warning!("{warning}");
-    }
+    start_reporting(&arguments)?;
     let machine = machine::prepare(&arguments).map_err(|reason| format!("error: {reason}"))?;
     // Before the first thread of a model: a signal during a long load must not leave half-started
     // backends behind.
-    let [interrupt, terminate] = signal::STOPS;
-    let signals = Signals::install(&[interrupt, terminate, signal::RELOAD])
-        .and_then(|signals| signal::survive_size_limits().map(|()| signals))
-        .and_then(|signals| signal::survive_stray_signals().map(|()| signals))
-        .map_err(|error| format!("error: cannot install signal handlers: {error}"))?;
-    let creating = |error: Error| {
-        format!(
-            "error: creating server: {} - {}",
-            error.code.name(),
-            error.message
-        )
-    };
+    let signals = install_signals().map_err(handlers_failure)?;
     let network = network_options(&arguments, &machine)
         .map_err(|error| format!("error: {} - {}", error.code.name(), error.message))?;
     // Loading may take minutes. It is looked at again when the models are there, by then listening.
@@ -155,7 +134,10 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
         Ok((server, _)) => server,
         // As it was asked to.
         Err(_) if stop_request.load(Ordering::Relaxed) => return Ok(()),
-        Err(error) => return Err(creating(error).into()),
+        Err(error) => {
+            let (code, reason) = (error.code.name(), error.message);
+            return Err(format!("error: creating server: {code} - {reason}").into());
+        }
     };
     let frontend = match conch_frontend::start(network, Arc::clone(&server)) {
         Ok(frontend) => frontend,
@@ -181,6 +163,34 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
     log::info!("{} received, stopping", signals::signal_name(number));
     drop(poller);
     stop(&times, &server, frontend).map_err(StartFailure::from)
+}
+
+/// Says what the command line left to say, and where log lines go from here on.
+fn start_reporting(arguments: &Arguments) -> Result<(), String> {
+    for warning in &arguments.console_warnings {
+        eprintln!("{warning}");
+    }
+    log::tell_panics();
+    signal::drain_before_crash(log::pending).map_err(handlers_failure)?;
+    start_log(arguments);
+    log::info!("{}", version());
+    for warning in &arguments.warnings {
+        log::warning!("{warning}");
+    }
+    Ok(())
+}
+
+/// The signals that stop the server or reload its files. Others that would end it are survived.
+fn install_signals() -> std::io::Result<Signals> {
+    let [interrupt, terminate] = signal::STOPS;
+    let signals = Signals::install(&[interrupt, terminate, signal::RELOAD])?;
+    signal::survive_size_limits()?;
+    signal::survive_stray_signals()?;
+    Ok(signals)
+}
+
+fn handlers_failure(error: std::io::Error) -> String {
+    format!("error: cannot install signal handlers: {error}")
 }
 
 /// The last line of a server whose network side does not start.
@@ -249,7 +259,8 @@ fn start_log(arguments: &Arguments) {
     let backends = &arguments.plugins.backend_directory;
     if !backends.is_dir() {
         log::warning!(
-            "the backend directory '{}' does not exist: set --backend-directory, or only backends that lie beside a model are found",
+            "the backend directory '{}' does not exist: set --backend-directory, \
+             or only backends that lie beside a model are found",
             backends.display()
         );
     }

@@ -4,7 +4,7 @@ use crate::Target;
 use crate::record::Record;
 use crate::schedule::Schedule;
 use conch_bench::wire::response_head;
-use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use futures_util::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::TcpStream;
 use glommio::timer::sleep;
 use std::cell::RefCell;

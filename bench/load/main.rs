@@ -25,8 +25,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "load --protocol=http|grpc --address=HOST:PORT --body=FILE [--path=/v2/models/identity/infer] \
-    [--json-bytes=N] [--rate=1000] [--connections=8] [--warm-up-seconds=1] [--seconds=10]";
+const USAGE: &str = "load --protocol=http|grpc --address=HOST:PORT --body=FILE \
+                     [--path=/v2/models/identity/infer] [--json-bytes=N] [--rate=1000] \
+                     [--connections=8] [--warm-up-seconds=1] [--seconds=10]";
 
 /// What one connection needs to know about the requests it sends.
 struct Target {

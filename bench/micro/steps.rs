@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
-use std::thread;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use conch_bench::wire;
 use conch_frontend::measure::{grpc_message, http_body, http_head, http_json};
@@ -11,7 +13,6 @@ use conch_memory::{Budget, ByteView, Pool};
 use conch_scheduler::Batcher;
 use conch_sync::Mailbox;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use futures_lite::future::{block_on, poll_fn};
 
 /// A configuration of ordinary length: what a load of a repository parses for each model.
 const CONFIGURATION: &str = r#"
@@ -59,8 +60,9 @@ fn hop(criterion: &mut Criterion) {
     let (to_core, mut core) = Mailbox::<u64>::new();
     let (to_shard, mut shard) = Mailbox::<u64>::new();
     let echo = thread::spawn(move || {
+        let waker = ThreadWaker::of_this_thread();
         loop {
-            for letter in block_on(poll_fn(|context| core.poll_take(context))) {
+            for letter in wait(&waker, |context| core.poll_take(context)) {
                 if letter == u64::MAX {
                     return;
                 }
@@ -69,16 +71,45 @@ fn hop(criterion: &mut Criterion) {
             to_shard.notify();
         }
     });
+    let waker = ThreadWaker::of_this_thread();
     criterion.bench_function("hop there and back", |bencher| {
         bencher.iter(|| {
             to_core.post(black_box(7)).expect("the echo is alive");
             to_core.notify();
-            block_on(poll_fn(|context| shard.poll_take(context))).count()
+            wait(&waker, |context| shard.poll_take(context)).count()
         });
     });
     to_core.post(u64::MAX).expect("the echo is alive");
     to_core.notify();
     echo.join().expect("the echo does not panic");
+}
+
+struct ThreadWaker(Thread);
+
+impl ThreadWaker {
+    fn of_this_thread() -> Waker {
+        Waker::from(Arc::new(ThreadWaker(thread::current())))
+    }
+}
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What `poll` has in the end; this thread parks until `waker` is woken.
+fn wait<T>(waker: &Waker, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    loop {
+        match poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
 }
 
 /// A request with one binary FP32[1,16], as clients send it: head, and JSON with the tensor behind
@@ -88,8 +119,9 @@ fn http(criterion: &mut Criterion) {
     let mut body = json.to_vec();
     body.extend_from_slice(&[0; 64]);
     let head = format!(
-        "POST /v2/models/identity/infer HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nContent-Type: application/octet-stream\r\n\
-         Inference-Header-Content-Length: {}\r\nContent-Length: {}\r\n\r\n",
+        "POST /v2/models/identity/infer HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nContent-Type: \
+         application/octet-stream\r\nInference-Header-Content-Length: {}\r\nContent-Length: \
+         {}\r\n\r\n",
         json.len(),
         body.len()
     );
@@ -163,8 +195,9 @@ fn grpc(criterion: &mut Criterion) {
 
 /// 64 requests arrive and leave as batches of 16.
 fn batcher(criterion: &mut Criterion) {
-    let text = "name: \"m\" backend: \"b\" max_batch_size: 16 dynamic_batching { }\n\
-        input { name: \"i\" data_type: TYPE_FP32 dims: 1 } output { name: \"o\" data_type: TYPE_FP32 dims: 1 }";
+    let text = "name: \"m\" backend: \"b\" max_batch_size: 16 dynamic_batching { }\ninput \
+                { name: \"i\" data_type: TYPE_FP32 dims: 1 } output \
+                { name: \"o\" data_type: TYPE_FP32 dims: 1 }";
     let mut message = conch_config::parse_text("config.pbtxt", text).expect("the text is valid");
     conch_config::normalize(&mut message);
     let config =

@@ -55,7 +55,8 @@ pub fn restrict(
     }
     if value != value.trim() || value.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(format!(
-            "the value for '{key}' cannot be that of a header: it begins or ends with a blank, or holds a control character"
+            "the value for '{key}' cannot be that of a header: it begins or ends with a blank, or \
+             holds a control character"
         ));
     }
     let header = format!("{header_prefix}{key}");
@@ -112,12 +113,14 @@ mod tests {
     fn restrictions() {
         let format = |text: &str| {
             format!(
-                "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got {text}"
+                "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got \
+                 {text}"
             )
         };
         let unknown = |name: &str| {
             format!(
-                "unknown restricted api '{name}' ; there are health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging"
+                "unknown restricted api '{name}' ; there are health, metadata, inference, \
+                 shared-memory, model-config, model-repository, statistics, trace, logging"
             )
         };
         let table = [
@@ -134,7 +137,10 @@ mod tests {
             ("health,:k=v", Err(unknown(""))),
             (
                 "health,health:k=v",
-                Err("restricted api 'health' can not be specified in multiple config groups".to_owned()),
+                Err(
+                    "restricted api 'health' can not be specified in multiple config groups"
+                        .to_owned(),
+                ),
             ),
             (
                 "health:a key=v",
@@ -142,7 +148,11 @@ mod tests {
             ),
             (
                 "health:key= v",
-                Err("the value for 'key' cannot be that of a header: it begins or ends with a blank, or holds a control character".to_owned()),
+                Err(
+                    "the value for 'key' cannot be that of a header: it begins or ends with a \
+                     blank, or holds a control character"
+                        .to_owned(),
+                ),
             ),
         ];
         for (text, expected) in table {

@@ -19,7 +19,7 @@ pub fn complete(mut arguments: Arguments) -> Result<Arguments, EarlyExit> {
     let combined = &mut arguments.combined;
     let overridden = combined.trace.overridden();
     arguments.console_warnings.extend(overridden);
-    let trace = combined.trace.settle();
+    let trace = combined.trace.resolve();
     arguments.frontend.trace = trace.map_err(|reason| bad("trace-config", reason))?;
     if let Some(bytes) = combined.cache.local_bytes {
         combined.cache.settings = vec![("local".into(), "size".into(), bytes.to_string())];
@@ -37,7 +37,8 @@ fn check_pairs(arguments: &Arguments) -> Result<(), EarlyExit> {
     if combined.cache.local_bytes.is_some() && !combined.cache.settings.is_empty() {
         return Err(bad(
             "response-cache-byte-size",
-            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other.",
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both \
+             provided. Please provide one or the other.",
         ));
     }
     if let Some(port) = arguments.listeners.invalid_port() {
@@ -53,7 +54,8 @@ fn check_pairs(arguments: &Arguments) -> Result<(), EarlyExit> {
     if !engine.startup_models.is_empty() && !is_explicit {
         return Err(bad(
             "load-model",
-            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as \
+             well.",
         ));
     }
     if let (Some(limit), Some(reserve)) = (combined.memory_limit_bytes, engine.memory_reserve_bytes)

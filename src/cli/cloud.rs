@@ -40,7 +40,8 @@ pub fn parse_port_range(text: &str) -> Result<(u16, u16), String> {
         .and_then(|(low, high)| Some((low.trim().parse().ok()?, high.trim().parse().ok()?)));
     range.ok_or_else(|| {
         format!(
-            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format <first>-<second>. Found: {text}"
+            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument \
+             requires format <first>-<second>. Found: {text}"
         )
     })
 }
@@ -67,7 +68,8 @@ pub fn sagemaker(
         Some("generate_stream") => InferenceType::GenerateStream,
         Some(other) => {
             return Err(Error::invalid(format!(
-                "Server has invalid inference type '{other}'. Must be one of: infer, generate, generate_stream."
+                "Server has invalid inference type '{other}'. Must be one of: infer, generate, \
+                 generate_stream."
             )));
         }
     };

@@ -132,6 +132,10 @@ mod tests {
         assert_eq!(flags.grpc_tls, expected);
         assert!(flags.grpc_tls.load(true).is_err());
         assert!(matches!(flags.grpc_tls.load(false), Ok(None)));
+    }
+
+    #[test]
+    fn tls_and_its_verification_of_clients_are_separate() {
         let mut flags = Arguments::default();
         for (name, value, expected) in [
             ("grpc-use-ssl", "true", (true, false)),
@@ -146,6 +150,11 @@ mod tests {
             } = flags.grpc_tls;
             assert_eq!((is_enabled, verifies_clients), expected);
         }
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let mut flags = Arguments::default();
         assert!(set(&mut flags, "grpc-handshakes-max", "0").is_err());
         assert_eq!(set(&mut flags, "grpc-keepalive-time", "2147483647"), Ok(()));
         assert_eq!(set(&mut flags, "grpc-max-connection-age", "0"), Ok(()));
@@ -158,7 +167,8 @@ mod tests {
             (
                 "grpc-infer-response-compression-level",
                 "max",
-                "invalid argument for --grpc_infer_response_compression_level. It takes one of: none, low, medium, high",
+                "invalid argument for --grpc_infer_response_compression_level. \
+                 It takes one of: none, low, medium, high",
             ),
             (
                 "grpc-keepalive-time",

@@ -16,8 +16,8 @@ pub fn version() -> String {
 /// The text of `--help`.
 pub fn usage() -> String {
     let mut text = format!(
-        "{}\nUsage: conch [options]\n\n  Serves the models of a Triton model repository over HTTP and gRPC.\n  \
-         Example: conch --model-repository=/models --backend-directory=/backends\n",
+        "{}\nUsage: conch [options]\n\n  Serves the models of a Triton model repository over HTTP \
+         and gRPC.\n  Example: conch --model-repository=/models --backend-directory=/backends\n",
         version()
     );
     let mut defaults = Arguments::default();

@@ -58,7 +58,7 @@ impl OnDemandFlags {
 
 #[cfg(test)]
 mod tests {
-    use conch_engine::admission::limits::AdmissionBounds;
+    use conch_engine::limits::AdmissionBounds;
 
     use super::*;
     use crate::{Arguments, EarlyExit, check, lookup};

@@ -161,7 +161,8 @@ impl Listeners {
         let warning = (!self.http.is_enabled && !may_be_address(&address)).then(|| {
             self.metrics.is_enabled = false;
             format!(
-                "metrics are not served: --metrics-address is not given, and '{address}' of --http-address is none"
+                "metrics are not served: --metrics-address is not given, and '{address}' of \
+                 --http-address is none"
             )
         });
         self.metrics.endpoint.address = address;
@@ -178,7 +179,8 @@ impl Listeners {
                 if one.is_enabled && other.is_enabled && one.shares_address_with(other) {
                     let Endpoint { address, port, .. } = &other.endpoint;
                     return Err(format!(
-                        "The server cannot listen to {} requests and {} requests at the same address and port {address}:{port}",
+                        "The server cannot listen to {} requests and {} requests at the same \
+                         address and port {address}:{port}",
                         earlier.name(),
                         later.name()
                     ));
@@ -202,7 +204,8 @@ impl Listeners {
                 && !(low..=high).contains(&port)
             {
                 return Err(format!(
-                    "The server cannot listen to {} requests at port {port}, allowed port range is [{low}, {high}]",
+                    "The server cannot listen to {} requests at port {port}, allowed port range \
+                     is [{low}, {high}]",
                     kind.name()
                 ));
             }

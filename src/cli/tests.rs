@@ -26,8 +26,8 @@ fn reason(line: &str) -> String {
 #[test]
 fn accepts_both_forms_prefixes_and_repeats() {
     let arguments = parsed(
-        "--model-repository=b --model-store a --model-repo b --http-port 1 --grpc-port=2 --log-v true --allow-metrics=OFF \
-         --backend-config=x,y=z=w --backend-config k=v",
+        "--model-repository=b --model-store a --model-repo b --http-port 1 --grpc-port=2 --log-v \
+         true --allow-metrics=OFF --backend-config=x,y=z=w --backend-config k=v",
     )
     .unwrap();
     assert_eq!(
@@ -74,7 +74,8 @@ fn owners_of_shared_memory() {
 #[test]
 fn metrics_and_retries_are_set() {
     let arguments = parsed(
-        "--model-repository=m --metrics-interval-ms=250 --metrics-config=counter_latencies=false --model-load-retry-count=2 --model-load-timeout-secs=30",
+        "--model-repository=m --metrics-interval-ms=250 --metrics-config=counter_latencies=false \
+         --model-load-retry-count=2 --model-load-timeout-secs=30",
     )
     .unwrap();
     assert_eq!(
@@ -107,7 +108,8 @@ fn model_control() {
         (ControlMode::None, Duration::from_secs(15))
     );
     let arguments = parsed(
-        "--model-repository=m --model-control-mode=Explicit --load-model=b --load-model a --load-model=b --repository-poll-secs=2",
+        "--model-repository=m --model-control-mode=Explicit --load-model=b --load-model a \
+         --load-model=b --repository-poll-secs=2",
     )
     .unwrap();
     assert_eq!(arguments.engine.model_control_mode, ControlMode::Explicit);
@@ -121,7 +123,8 @@ fn caches() {
         (name.to_owned(), setting.to_owned(), value.to_owned())
     };
     let arguments = parsed(
-        "--model-repository=m --cache-directory=c --cache-config=redis,host=h,i --cache-config redis,password=a=b",
+        "--model-repository=m --cache-directory=c --cache-config=redis,host=h,i --cache-config \
+         redis,password=a=b",
     )
     .unwrap();
     assert_eq!(arguments.plugins.cache_directory, PathBuf::from("c"));
@@ -143,16 +146,19 @@ fn caches() {
     let both = "--model-repository=m --cache-config=local,size=1 --response-cache-byte-size=5";
     assert_eq!(
         reason(both),
-        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."
+        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. \
+         Please provide one or the other."
     );
     for (value, expected) in [
         (
             "size=1",
-            "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got size=1",
+            "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. \
+             Got size=1",
         ),
         (
             ",size=1",
-            "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got ,size=1",
+            "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. \
+             Got ,size=1",
         ),
         (
             "local,size",
@@ -198,7 +204,8 @@ fn refuses_with_a_reason() {
         ),
         (
             "--model-repository=m --model-control-mode=poll --load-model=a",
-            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as \
+             well.",
         ),
         ("--no-such", "There is no such option."),
         (
@@ -212,7 +219,8 @@ fn refuses_with_a_reason() {
         ("", "Error: --model-repository must be specified"),
         (
             "--model-repository=m --grpc-port=8000",
-            "The server cannot listen to HTTP requests and GRPC requests at the same address and port 0.0.0.0:8000",
+            "The server cannot listen to HTTP requests and GRPC requests at the same address and \
+             port 0.0.0.0:8000",
         ),
     ] {
         assert_eq!(reason(line), expected, "{line}");
@@ -224,7 +232,8 @@ fn refuses_with_a_reason() {
         ),
         (
             "--host-policy=p,gpu=1",
-            "Unsupported host policy setting 'gpu' is specified, supported settings are 'numa-node', 'cpu-cores'",
+            "Unsupported host policy setting 'gpu' is specified, supported settings are \
+             'numa-node', 'cpu-cores'",
         ),
         (
             "--metrics-config=a",
@@ -240,11 +249,13 @@ fn refuses_with_a_reason() {
         ),
         (
             "--rate-limit-resource=R",
-            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got R",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or \
+             '<resource_name>:<count>'. Got R",
         ),
         (
             "--rate-limit-resource=R:1:2:3",
-            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got R:1:2:3",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or \
+             '<resource_name>:<count>'. Got R:1:2:3",
         ),
         (
             "--rate-limit-resource=R:-1",
@@ -271,8 +282,8 @@ fn refuses_with_a_reason() {
 #[test]
 fn the_rate_limiter_is_set() {
     let arguments = parsed(
-        "--model-repository=m --rate-limit=Execution_Count --rate-limit-resource=R1:10 --rate-limit-resource R2:5:0 \
-         --rate-limit-resource=R3:2:-1",
+        "--model-repository=m --rate-limit=Execution_Count --rate-limit-resource=R1:10 \
+         --rate-limit-resource R2:5:0 --rate-limit-resource=R3:2:-1",
     )
     .unwrap();
     let capacity = |name: &str, count, device| ResourceCapacity {
@@ -312,19 +323,23 @@ fn sagemaker_keeps_other_listeners_to_its_ports() {
     for (line, expected) in [
         (
             "--http-port=8003",
-            "The server cannot listen to HTTP requests at port 8003, allowed port range is [8000, 8002]",
+            "The server cannot listen to HTTP requests at port 8003, allowed port range is [8000, \
+             8002]",
         ),
         (
             "--metrics-port=1",
-            "The server cannot listen to metrics requests at port 1, allowed port range is [8000, 8002]",
+            "The server cannot listen to metrics requests at port 1, allowed port range is [8000, \
+             8002]",
         ),
         (
             "--allow-vertex-ai=true",
-            "The server cannot listen to Vertex AI requests at port 8080, allowed port range is [8000, 8002]",
+            "The server cannot listen to Vertex AI requests at port 8080, allowed port range is \
+             [8000, 8002]",
         ),
         (
             "--sagemaker-port=8001",
-            "The server cannot listen to GRPC requests and SageMaker requests at the same address and port 0.0.0.0:8001",
+            "The server cannot listen to GRPC requests and SageMaker requests at the same address \
+             and port 0.0.0.0:8001",
         ),
     ] {
         let line = format!("{sagemaker} {line}");
@@ -374,15 +389,17 @@ fn every_served_flag_can_be_set() {
 #[test]
 fn inert_flags_warn_and_defaults_of_unserved_ones_pass() {
     let arguments = parsed(
-        "--model-repository=m --http-thread-count=4 --grpc-use-ssl=false --model-control-mode=NONE --strict-model-config=true \
-         --model-namespacing=true --metrics-config=summary_latencies=false --metrics-config=a=b",
+        "--model-repository=m --http-thread-count=4 --grpc-use-ssl=false --model-control-mode=NONE \
+         --strict-model-config=true --model-namespacing=true \
+         --metrics-config=summary_latencies=false --metrics-config=a=b",
     )
     .unwrap();
     assert_eq!(arguments.warnings.len(), 2);
     assert_eq!(
         arguments.console_warnings,
         [
-            "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+            "Warning: '--strict-model-config' has been deprecated! Please use \
+             '--disable-auto-complete-config' instead."
         ]
     );
     assert!(!arguments.engine.auto_complete);
@@ -456,15 +473,18 @@ fn what_upstream_starts_with() {
         ),
         (
             "--model-load-gpu-limit=-1:0.6",
-            "error: setting model load GPU limit: Invalid argument - expects device ID >= 0, got -1",
+            "error: setting model load GPU limit: Invalid argument - expects device ID >= 0, got \
+             -1",
         ),
         (
             "--model-load-gpu-limit=0:-0.4",
-            "error: setting model load GPU limit: Invalid argument - expects limit fraction to be in range [0.0, 1.0], got -0.4",
+            "error: setting model load GPU limit: Invalid argument - expects limit fraction to be \
+             in range [0.0, 1.0], got -0.4",
         ),
         (
             "--model-load-gpu-limit=x",
-            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format <first>:<second>. Found: x",
+            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument \
+             requires format <first>:<second>. Found: x",
         ),
         (
             "--cuda-memory-pool-byte-size=0:x",
@@ -544,7 +564,8 @@ fn backend_settings_have_their_form() {
     for (value, expected) in [
         (
             ",y=z",
-            "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. Got ,y=z"
+            "No backend specified. --backend-config option format is <backend \
+             name>,<setting>=<value> or <setting>=<value>. Got ,y=z"
                 .to_owned(),
         ),
         ("y", format!("{form} y")),
@@ -554,6 +575,10 @@ fn backend_settings_have_their_form() {
     ] {
         let flag = String::from("backend-config");
         let reason = expected;
-        assert_eq!(outcome(value).err(), Some(EarlyExit::Bad { flag, reason }), "{value}");
+        assert_eq!(
+            outcome(value).err(),
+            Some(EarlyExit::Bad { flag, reason }),
+            "{value}"
+        );
     }
 }

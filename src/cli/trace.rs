@@ -84,8 +84,8 @@ impl TraceFlags {
             None => ("", text),
             Some(("", _)) => {
                 return Err(format!(
-                    "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or \
-                     <setting>=<value>. Got {text}"
+                    "No trace mode specified. --trace-config option format is <trace \
+                     mode>,<setting>=<value> or <setting>=<value>. Got {text}"
                 ));
             }
             Some(parts) => parts,
@@ -145,11 +145,11 @@ impl TraceFlags {
     ///
     /// # Errors
     /// The mode is one that this version does not have.
-    pub fn settle(&self) -> Result<TraceOptions, String> {
+    pub fn resolve(&self) -> Result<TraceOptions, String> {
         if self.is_opentelemetry {
             return Err(String::from(
-                "this version of conch does not serve --trace-config=mode=opentelemetry; remove the option, or trace to a file \
-                 with --trace-config=triton,file=<path>",
+                "this version of conch does not serve --trace-config=mode=opentelemetry; remove \
+                 the option, or trace to a file with --trace-config=triton,file=<path>",
             ));
         }
         let defaults = TraceOptions::default();
@@ -177,7 +177,8 @@ impl TraceFlags {
             "tensors" => self.levels.tensors = true,
             other => {
                 return Err(format!(
-                    "invalid value for trace level option: {other}; it is one of OFF, TIMESTAMPS, TENSORS"
+                    "invalid value for trace level option: {other}; it is one of OFF, TIMESTAMPS, \
+                     TENSORS"
                 ));
             }
         }
@@ -213,7 +214,8 @@ fn is_opentelemetry(mode: &str) -> Result<bool, String> {
         "triton" => Ok(false),
         "opentelemetry" => Ok(true),
         other => Err(format!(
-            "invalid value for trace mode option: {other}. Available options are \"triton\" and \"opentelemetry\""
+            "invalid value for trace mode option: {other}. Available options are \"triton\" and \
+             \"opentelemetry\""
         )),
     }
 }
@@ -224,7 +226,7 @@ mod tests {
 
     use TraceFlag::{Count, File, Level, LogFrequency, Rate};
 
-    fn settled(config: &[&str], deprecated: &[(TraceFlag, &str)]) -> Result<TraceOptions, String> {
+    fn resolved(config: &[&str], deprecated: &[(TraceFlag, &str)]) -> Result<TraceOptions, String> {
         let mut flags = TraceFlags::default();
         for text in config {
             flags.set_config(text)?;
@@ -232,7 +234,7 @@ mod tests {
         for (setting, value) in deprecated {
             flags.set_deprecated(*setting, value)?;
         }
-        flags.settle()
+        flags.resolve()
     }
 
     fn options(timestamps: bool, tensors: bool, rate: u32, count: i32) -> TraceOptions {
@@ -292,7 +294,7 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(settled(config, deprecated), Ok(expected), "{config:?}");
+            assert_eq!(resolved(config, deprecated), Ok(expected), "{config:?}");
         }
     }
 
@@ -309,8 +311,10 @@ mod tests {
         assert_eq!(
             flags.overridden(),
             [
-                "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in --trace-config!",
-                "Warning: Overriding deprecated '--trace-file' in favor of provided file in --trace-config!",
+                "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in \
+                 --trace-config!",
+                "Warning: Overriding deprecated '--trace-file' in favor of provided file in \
+                 --trace-config!",
             ]
         );
     }
@@ -362,7 +366,7 @@ mod tests {
             ("count=2147483648", "Provided option value is out of bound."),
             ("rate=2147483648", "Provided option value is out of bound."),
         ] {
-            let refused = settled(&[text], &[]).unwrap_err();
+            let refused = resolved(&[text], &[]).unwrap_err();
             assert!(refused.contains(expected), "{text}: {refused}");
         }
     }

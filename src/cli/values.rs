@@ -36,8 +36,8 @@ pub fn parse_port(text: &str) -> Result<Option<u16>, String> {
 fn parse_pair(text: &str) -> Result<(&str, &str), String> {
     text.split_once(':').ok_or_else(|| {
         format!(
-            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format \
-             <first>:<second>. Found: {text}"
+            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument \
+             requires format <first>:<second>. Found: {text}"
         )
     })
 }
@@ -130,7 +130,8 @@ pub fn parse_capacity(text: &str) -> Result<ResourceCapacity, String> {
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return Err(format!(
-            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got {text}"
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or \
+             '<resource_name>:<count>'. Got {text}"
         ));
     };
     let count = parse_int(count).and_then(|number| {
@@ -158,7 +159,8 @@ pub fn parse_cache_config(text: &str) -> Result<(String, String, String), String
         .filter(|(name, _)| !name.is_empty())
         .ok_or_else(|| {
             format!(
-                "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}"
+                "No cache specified. --cache-config option format is <cache \
+                 name>,<setting>=<value>. Got {text}"
             )
         })?;
     let (setting, value) = rest
@@ -177,7 +179,8 @@ pub fn parse_backend_config(text: &str) -> Result<(String, String, String), Stri
     let (backend, rest) = match text.split_once(',') {
         Some(("", _)) => {
             return Err(format!(
-                "No backend specified. {FORMAT} <backend name>,<setting>=<value> or <setting>=<value>. Got {text}"
+                "No backend specified. {FORMAT} <backend name>,<setting>=<value> or \
+                 <setting>=<value>. Got {text}"
             ));
         }
         Some(parts) => parts,

@@ -245,7 +245,9 @@ fn complete_custom(config: &mut ModelConfig, model_name: &str) -> Result<(), Con
     }
     let Some((_, backend)) = model_name.split_once('.') else {
         return Err(ConfigError::invalid(format!(
-            "Invalid model name: Could not determine backend for model '{model_name}' with no backend in model configuration. Expected model name of the form 'model.<backend_name>'."
+            "Invalid model name: Could not determine backend for model '{model_name}' with no \
+             backend in model configuration. Expected model name of the form \
+             'model.<backend_name>'."
         )));
     };
     config.backend = backend.to_owned();
@@ -429,7 +431,8 @@ mod tests {
         let error = complete_backend(&mut ModelConfig::default(), "simple", &folder.0).unwrap_err();
         assert_eq!(
             error.message,
-            "Invalid model name: Could not determine backend for model 'simple' with no backend in model configuration. Expected model name of the form 'model.<backend_name>'."
+            "Invalid model name: Could not determine backend for model 'simple' with no backend in \
+             model configuration. Expected model name of the form 'model.<backend_name>'."
         );
     }
 

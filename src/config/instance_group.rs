@@ -154,7 +154,8 @@ fn check(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Resul
             if let Some(id) = group.gpus.iter().find(|id| !gpus.ids.contains(id)) {
                 let ids: Vec<String> = gpus.ids.iter().map(i32::to_string).collect();
                 return Err(ConfigError::invalid(format!(
-                    "{subject} specifies invalid or unsupported gpu id {id}. GPUs with at least the minimum required CUDA compute compatibility of {:.6} are: {}",
+                    "{subject} specifies invalid or unsupported gpu id {id}. GPUs with at least \
+                     the minimum required CUDA compute compatibility of {:.6} are: {}",
                     gpus.min_compute_capability,
                     ids.join(", ")
                 )));
@@ -177,7 +178,8 @@ fn check(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Resul
     if config.platform != PLATFORM_TENSORRT && !group.profile.is_empty() {
         // The missing space is upstream's.
         return Err(ConfigError::invalid(format!(
-            "{subject} and platform {}specifies profile field which is only supported for TensorRT models",
+            "{subject} and platform {}specifies profile field which is only supported for TensorRT \
+             models",
             config.platform
         )));
     }
@@ -205,7 +207,8 @@ fn check_profile(subject: &str, platform: &str, profile: &str) -> Result<(), Con
     let is_negative = text.starts_with('-') && digits.chars().any(|digit| digit != '0');
     if is_negative || digits.parse::<i32>().is_err() {
         return Err(ConfigError::invalid(format!(
-            "{subject} and platform {platform} specifies invalid profile {profile}. The field should contain the string representation of a non-negative integer."
+            "{subject} and platform {platform} specifies invalid profile {profile}. The field \
+             should contain the string representation of a non-negative integer."
         )));
     }
     Ok(())
@@ -238,60 +241,80 @@ mod tests {
         Ok(config.instance_group)
     }
 
+    fn check(text: &str, preferred: &[PreferredGroup], gpus: &[i32], expected: &str) {
+        let expected = parse_text("f", format!("instance_group [ {expected} ]"))
+            .unwrap()
+            .instance_group;
+        assert_eq!(
+            resolved(text, preferred, gpus),
+            Ok(expected),
+            "{text} {preferred:?} {gpus:?}"
+        );
+    }
+
     #[test]
     fn groups_are_resolved() {
-        use InstanceKind::{Cpu, Gpu};
-        // Configuration, wishes of the backend, GPUs, resolved groups.
-        let table: &[(&str, &[PreferredGroup], &[i32], &str)] = &[
-            ("", &[], &[], r#"{ name: "m" kind: KIND_CPU count: 1 }"#),
+        // Configuration, GPUs, resolved groups.
+        let table: &[(&str, &[i32], &str)] = &[
+            ("", &[], r#"{ name: "m" kind: KIND_CPU count: 1 }"#),
             (
                 "",
-                &[],
                 &[0, 1],
                 r#"{ name: "m" kind: KIND_GPU count: 1 gpus: [0, 1] }"#,
             ),
             (
                 r#"backend: "onnxruntime""#,
                 &[],
-                &[],
                 r#"{ name: "m" kind: KIND_CPU count: 2 }"#,
             ),
             (
                 r#"backend: "tensorflow""#,
                 &[],
-                &[],
                 r#"{ name: "m" kind: KIND_CPU count: 2 }"#,
             ),
             (
                 r#"backend: "onnxruntime""#,
-                &[],
                 &[0],
                 r#"{ name: "m" kind: KIND_GPU count: 1 gpus: 0 }"#,
             ),
             (
                 r#"backend: "onnxruntime" instance_group { count: 1 }"#,
                 &[],
-                &[],
                 r#"{ name: "m_0" kind: KIND_CPU count: 1 }"#,
             ),
             (
-                "instance_group [ { kind: KIND_CPU count: 3 }, { kind: KIND_MODEL }, { name: \"n\" count: -2 } ]",
-                &[],
+                "instance_group [ { kind: KIND_CPU count: 3 }, { kind: KIND_MODEL }, \
+                 { name: \"n\" count: -2 } ]",
                 &[],
                 r#"{ name: "m_0" kind: KIND_CPU count: 3 }, { name: "m_1" kind: KIND_MODEL count: 1 }, { name: "n" kind: KIND_CPU count: 1 }"#,
             ),
             (
                 "instance_group { kind: KIND_GPU count: 2 }",
-                &[],
                 &[1, 3],
                 r#"{ name: "m_0" kind: KIND_GPU count: 2 gpus: [1, 3] }"#,
             ),
             (
                 "instance_group { gpus: [ 1 ] }",
-                &[],
                 &[0, 1],
                 r#"{ name: "m_0" kind: KIND_GPU count: 1 gpus: 1 }"#,
             ),
+            (
+                r#"platform: "tensorrt_plan" instance_group { profile: [ "0", "12" ] }"#,
+                &[],
+                r#"{ name: "m_0" kind: KIND_CPU count: 1 profile: [ "0", "12" ] }"#,
+            ),
+            ("ensemble_scheduling { }", &[], ""),
+        ];
+        for (text, gpus, expected) in table {
+            check(text, &[], gpus, expected);
+        }
+    }
+
+    #[test]
+    fn a_backends_wishes_fill_what_is_left_open() {
+        use InstanceKind::{Cpu, Gpu};
+        // Configuration, wishes of the backend, GPUs, resolved groups.
+        let table: &[(&str, &[PreferredGroup], &[i32], &str)] = &[
             // A wish for a GPU is passed over where there is none.
             (
                 "",
@@ -342,23 +365,9 @@ mod tests {
                 &[0, 1],
                 r#"{ name: "m_0" kind: KIND_GPU count: 1 gpus: [0, 1] }"#,
             ),
-            (
-                r#"platform: "tensorrt_plan" instance_group { profile: [ "0", "12" ] }"#,
-                &[],
-                &[],
-                r#"{ name: "m_0" kind: KIND_CPU count: 1 profile: [ "0", "12" ] }"#,
-            ),
-            ("ensemble_scheduling { }", &[], &[], ""),
         ];
         for (text, preferred, gpus, expected) in table {
-            let expected = parse_text("f", format!("instance_group [ {expected} ]"))
-                .unwrap()
-                .instance_group;
-            assert_eq!(
-                resolved(text, preferred, gpus),
-                Ok(expected),
-                "{text} {preferred:?} {gpus:?}"
-            );
+            check(text, preferred, gpus, expected);
         }
     }
 
@@ -391,17 +400,21 @@ mod tests {
             (
                 "instance_group { name: \"g\" kind: KIND_GPU gpus: [ 0, 99 ] }",
                 &[0, 1],
-                "instance group g of model m specifies invalid or unsupported gpu id 99. GPUs with at least the minimum required CUDA compute compatibility of 6.000000 are: 0, 1",
+                "instance group g of model m specifies invalid or unsupported gpu id 99. GPUs with \
+                 at least the minimum required CUDA compute compatibility of 6.000000 are: 0, 1",
             ),
             (
                 "platform: \"p\" instance_group { profile: \"0\" }",
                 &[],
-                "instance group m_0 of model m and platform pspecifies profile field which is only supported for TensorRT models",
+                "instance group m_0 of model m and platform pspecifies profile field which is only \
+                 supported for TensorRT models",
             ),
             (
                 &format!("{trt} instance_group {{ profile: \"-1\" }}"),
                 &[],
-                "instance group m_0 of model m and platform tensorrt_plan specifies invalid profile -1. The field should contain the string representation of a non-negative integer.",
+                "instance group m_0 of model m and platform tensorrt_plan specifies invalid \
+                 profile -1. The field should contain the string representation of a non-negative \
+                 integer.",
             ),
             (
                 &format!("{trt} instance_group {{ profile: \"x\" }}"),

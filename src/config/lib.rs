@@ -10,10 +10,19 @@
 //! A load goes: [`load_file`] or [`from_json`] or an empty message, [`prepare`], the backend is
 //! opened, [`resolve_instance_groups`], [`ResolvedConfig::from_partial`], the backend's proposals
 //! ([`merge_proposal`]), [`ResolvedConfig::from_message`].
+//!
+//! Both readers are ours; prost-reflect lends them its descriptors and dynamic messages. Its own
+//! text reader takes 20 of the 26 texts that `text/tests.rs` accepts (no list of messages without a
+//! colon, `input [ {...} ]`, which is how configurations are written) and words none of 41 refusals
+//! as clients know them; it names no line, column or field, and accepts one. Its JSON reader takes
+//! 17 of the 27 that `json/tests.rs` accepts (nothing that libprotobuf reads beyond strict JSON);
+//! of 38 refusals it words 5 the same, names a field's path in none, and accepts 3. Its JSON
+//! writer prints none of upstream's 3 configurations byte by byte (prost-reflect 0.16.5).
 #![forbid(unsafe_code)]
 
 mod complete;
 mod data_type;
+mod dynamic;
 mod ensemble;
 mod environment;
 mod error;
@@ -38,6 +47,7 @@ mod warm_up;
 
 pub use complete::complete_backend;
 pub use data_type::DataType;
+pub use dynamic::{DynamicBatching, QueuePolicy, TimeoutAction};
 pub use ensemble::{ComposingModels, EnsembleStep, Ensembling, compose, dims_agree, ensembling};
 pub use environment::expand;
 pub use error::{ConfigError, ConfigErrorCode};
@@ -45,9 +55,8 @@ pub use instance_group::{Gpus, PreferredGroup, resolve_instance_groups};
 pub use json::{from_json, to_json};
 pub use merge::merge_proposal;
 pub use model::{
-    BatchInput, BatchInputKind, BatchOutput, DynamicBatching, InstanceGroup, InstanceKind,
-    QueuePolicy, RateLimit, RateResource, ResolvedConfig, Scheduling, TensorSpec, TimeoutAction,
-    VersionPolicy,
+    BatchInput, BatchInputKind, BatchOutput, InstanceGroup, InstanceKind, RateLimit, RateResource,
+    ResolvedConfig, Scheduling, TensorSpec, VersionPolicy,
 };
 pub use needs::needed_models;
 pub use normalize::normalize;

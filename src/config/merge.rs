@@ -57,13 +57,15 @@ mod tests {
 
     #[test]
     fn only_what_may_be_proposed_is_taken() {
-        let pinned = "optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
+        let pinned = "optimization \
+                      { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
         let rest = format!("version_policy {{ latest {{ num_versions: 1 }} }} {pinned}");
         // Configuration, proposal, result or error.
         let table: &[(&str, &str, Result<&str, &str>)] = &[
             (
                 "name: \"m\" input { name: \"old\" } max_batch_size: 2",
-                "name: \"other\" backend: \"b\" max_batch_size: 4 input { name: \"new\" } output { name: \"o\" } parameters { key: \"k\" } instance_group { count: 9 }",
+                "name: \"other\" backend: \"b\" max_batch_size: 4 input { name: \"new\" } output \
+                 { name: \"o\" } parameters { key: \"k\" } instance_group { count: 9 }",
                 Ok("name: \"m\" max_batch_size: 4 input { name: \"new\" } output { name: \"o\" }"),
             ),
             ("max_batch_size: 2 input { name: \"a\" }", "", Ok("")),
@@ -75,9 +77,8 @@ mod tests {
             (
                 "dynamic_batching { max_queue_delay_microseconds: 5 }",
                 "max_batch_size: 4 dynamic_batching { }",
-                Ok(
-                    "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 5 preferred_batch_size: 4 }",
-                ),
+                Ok("max_batch_size: 4 dynamic_batching \
+                    { max_queue_delay_microseconds: 5 preferred_batch_size: 4 }"),
             ),
             (
                 "dynamic_batching { }",

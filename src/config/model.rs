@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use conch_proto::inference::ModelConfig;
 
-use crate::{DataType, OwnParameters, SequenceBatching};
+use crate::{DataType, DynamicBatching, OwnParameters, SequenceBatching};
 
 /// A validated, normalised model configuration. Immutable; shared by every version loaded with it.
 #[derive(Clone, Debug)]
@@ -113,39 +113,6 @@ pub enum Scheduling {
     Sequence(Box<SequenceBatching>),
     /// Of other models, which have queues of their own.
     Ensemble,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct DynamicBatching {
-    /// Ascending, without duplicates; never empty on a batching model.
-    pub preferred_batch_sizes: Vec<u32>,
-    pub max_queue_delay_us: u64,
-    pub is_preserving_order: bool,
-    /// Within a level, whoever has the earliest deadline comes first.
-    pub is_by_deadline: bool,
-    /// 0: no levels.
-    pub priority_levels: u64,
-    pub default_priority_level: u64,
-    pub default_policy: QueuePolicy,
-    /// By level, 1-based.
-    pub priority_policies: Vec<(u64, QueuePolicy)>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueuePolicy {
-    pub timeout_action: TimeoutAction,
-    /// 0: none.
-    pub default_timeout_us: u64,
-    pub allow_timeout_override: bool,
-    /// 0: unbounded.
-    pub queue_size_max: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TimeoutAction {
-    #[default]
-    Reject,
-    Delay,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -29,7 +29,8 @@ mod tests {
             ("dynamic_batching { }", &[]),
             ("ensemble_scheduling { }", &[]),
             (
-                "ensemble_scheduling { step [ { model_name: 'b' }, { model_name: 'a' }, { model_name: 'b' } ] }",
+                "ensemble_scheduling \
+                 { step [ { model_name: 'b' }, { model_name: 'a' }, { model_name: 'b' } ] }",
                 &["a", "b"],
             ),
         ] {

@@ -59,7 +59,8 @@ mod tests {
     use super::*;
     use crate::parse_text;
 
-    const PINNED: &str = "optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
+    const PINNED: &str = "optimization \
+                          { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
 
     #[test]
     fn defaults_are_written_into_the_message() {
@@ -77,19 +78,22 @@ mod tests {
             (
                 "optimization { graph { level: 1 } input_pinned_memory { } }",
                 format!(
-                    "{latest} optimization {{ graph {{ level: 1 }} input_pinned_memory {{ }} output_pinned_memory {{ enable: true }} }}"
+                    "{latest} optimization {{ graph {{ level: 1 }} input_pinned_memory {{ }} \
+                     output_pinned_memory {{ enable: true }} }}"
                 ),
             ),
             (
                 "max_batch_size: 8 dynamic_batching { }",
                 format!(
-                    "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 8 }} {latest} {PINNED}"
+                    "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 8 }} {latest} \
+                     {PINNED}"
                 ),
             ),
             (
                 "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4, 2 ] }",
                 format!(
-                    "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: [ 4, 2 ] }} {latest} {PINNED}"
+                    "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: [ 4, 2 ] }} \
+                     {latest} {PINNED}"
                 ),
             ),
             (
@@ -99,13 +103,15 @@ mod tests {
             (
                 "max_batch_size: 3 sequence_batching { oldest { } }",
                 format!(
-                    "max_batch_size: 3 sequence_batching {{ max_sequence_idle_microseconds: 1000000 oldest {{ preferred_batch_size: 3 }} }} {latest} {PINNED}"
+                    "max_batch_size: 3 sequence_batching {{ max_sequence_idle_microseconds: \
+                     1000000 oldest {{ preferred_batch_size: 3 }} }} {latest} {PINNED}"
                 ),
             ),
             (
                 "sequence_batching { direct { } max_sequence_idle_microseconds: 7 }",
                 format!(
-                    "sequence_batching {{ direct {{ }} max_sequence_idle_microseconds: 7 }} {latest} {PINNED}"
+                    "sequence_batching {{ direct {{ }} max_sequence_idle_microseconds: 7 }} \
+                     {latest} {PINNED}"
                 ),
             ),
             (

@@ -153,20 +153,23 @@ mod tests {
         check(&[(DEADLINE_ORDER, "false")], Ok(OwnParameters::default()));
         for value in ["0", "-1", "", "many", "99999999999999999999"] {
             let message = format!(
-                "parameter 'CONCH_REQUESTS_MAX' of model 'm' must be a number of requests above 0, got '{value}'"
+                "parameter 'CONCH_REQUESTS_MAX' of model 'm' must be a number of requests above 0, \
+                 got '{value}'"
             );
             check(&[(REQUESTS_MAX, value)], Err(&message));
         }
         for value in ["0", "10001", "-1", "1.5", ""] {
             let message = format!(
-                "parameter 'CONCH_SHARE_WEIGHT' of model 'm' must be a number from 1 to 10000, got '{value}'"
+                "parameter 'CONCH_SHARE_WEIGHT' of model 'm' must be a number from 1 to 10000, got \
+                 '{value}'"
             );
             check(&[(SHARE_WEIGHT, value)], Err(&message));
         }
         check(
             &[(SEQUENCE_DRAIN_SECONDS, "-1")],
             Err(
-                "parameter 'CONCH_SEQUENCE_DRAIN_SECONDS' of model 'm' must be a number of seconds, got '-1'",
+                "parameter 'CONCH_SEQUENCE_DRAIN_SECONDS' of model 'm' must be a number of \
+                 seconds, got '-1'",
             ),
         );
         check(

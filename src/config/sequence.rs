@@ -201,10 +201,10 @@ mod tests {
             }
         );
         let direct = facts(
-            "max_batch_size: 3 sequence_batching { direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 7 } \
-             iterative_sequence: true max_sequence_idle_microseconds: 9 } \
-             parameters { key: 'CONCH_SEQUENCE_QUEUE_MAX' value { string_value: '5' } } \
-             parameters { key: 'CONCH_SEQUENCE_BACKLOG_MAX' value { string_value: '0' } }",
+            "max_batch_size: 3 sequence_batching \
+             { direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 7 } iterative_sequence: true max_sequence_idle_microseconds: 9 } \
+             parameters { key: 'CONCH_SEQUENCE_QUEUE_MAX' value { string_value: '5' } } parameters \
+             { key: 'CONCH_SEQUENCE_BACKLOG_MAX' value { string_value: '0' } }",
         )
         .unwrap();
         assert_eq!(
@@ -221,8 +221,9 @@ mod tests {
         assert_eq!((direct.queue_size_max, direct.backlog_max), (5, Some(0)));
         let oldest = |candidates: i32| {
             let text = format!(
-                "max_batch_size: 8 sequence_batching {{ oldest {{ max_candidate_sequences: {candidates} \
-                 preferred_batch_size: [ 4, 2, 4 ] max_queue_delay_microseconds: 3 preserve_ordering: true }} }}"
+                "max_batch_size: 8 sequence_batching {{ oldest {{ max_candidate_sequences: \
+                 {candidates} preferred_batch_size: [ 4, 2, 4 ] max_queue_delay_microseconds: 3 \
+                 preserve_ordering: true }} }}"
             );
             facts(&text).unwrap()
         };
@@ -271,10 +272,12 @@ mod tests {
     fn limits_must_be_numbers() {
         for value in ["", "-1", "1.5", "many", "4294967296"] {
             let text = format!(
-                "sequence_batching {{ }} parameters {{ key: 'CONCH_SEQUENCE_BACKLOG_MAX' value {{ string_value: '{value}' }} }}"
+                "sequence_batching {{ }} parameters {{ key: 'CONCH_SEQUENCE_BACKLOG_MAX' value {{ \
+                 string_value: '{value}' }} }}"
             );
             let expected = format!(
-                "parameter 'CONCH_SEQUENCE_BACKLOG_MAX' of model 'm' must be a number of sequences, got '{value}'"
+                "parameter 'CONCH_SEQUENCE_BACKLOG_MAX' of model 'm' must be a number of \
+                 sequences, got '{value}'"
             );
             assert_eq!(facts(&text), Err(expected));
         }

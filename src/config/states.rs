@@ -75,12 +75,14 @@ fn spec(state: &State, is_batching: bool) -> Result<StateSpec, ConfigError> {
         return Err(ConfigError::invalid(
             if state.use_same_buffer_for_input_output {
                 format!(
-                    "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change the instance type to \
-                 KIND_GPU or set 'use_growable_memory' to false for state input '{input}'."
+                    "'use_growable_memory' can only work with KIND_GPU model instances right now. \
+                     Please either change the instance type to KIND_GPU or set \
+                     'use_growable_memory' to false for state input '{input}'."
                 )
             } else {
                 format!(
-                    "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name '{input}'."
+                    "In order to 'use_growable_memory', you must also enable 'use_single_buffer' \
+                     for state input name '{input}'."
                 )
             },
         ));
@@ -102,7 +104,8 @@ fn spec(state: &State, is_batching: bool) -> Result<StateSpec, ConfigError> {
         }
         several => {
             return Err(ConfigError::invalid(format!(
-                "initial_state field for state input '{input}' must contain exactly one or zero element. Found '{}' elements.",
+                "initial_state field for state input '{input}' must contain exactly one or zero \
+                 element. Found '{}' elements.",
                 several.len()
             )));
         }
@@ -121,7 +124,8 @@ fn check_initial(state: &State, initial: &InitialState) -> Result<(), ConfigErro
     let input = &state.input_name;
     if initial.data_type != state.data_type {
         return Err(ConfigError::invalid(format!(
-            "The data type used for 'initial_state' field of state '{input}' does not match the state data type."
+            "The data type used for 'initial_state' field of state '{input}' does not match the \
+             state data type."
         )));
     }
     if initial.name.is_empty() {
@@ -132,8 +136,8 @@ fn check_initial(state: &State, initial: &InitialState) -> Result<(), ConfigErro
     let (initial_rank, rank) = (initial.dims.len(), state.dims.len());
     if initial_rank != rank {
         return Err(ConfigError::invalid(format!(
-            "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input '{input}'. \
-             {initial_rank} != {rank}"
+            "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions \
+             for state input '{input}'. {initial_rank} != {rank}"
         )));
     }
     for (initial, dim) in initial.dims.iter().zip(&state.dims) {
@@ -144,7 +148,8 @@ fn check_initial(state: &State, initial: &InitialState) -> Result<(), ConfigErro
         }
         if *dim != -1 && initial != dim {
             return Err(ConfigError::invalid(format!(
-                "'initial_state' dim for input name '{input}' doesn't match 'state' dim description. {initial} != {dim}"
+                "'initial_state' dim for input name '{input}' doesn't match 'state' dim \
+                 description. {initial} != {dim}"
             )));
         }
     }
@@ -189,7 +194,8 @@ mod tests {
 
     fn states_of(max_batch_size: u32, fields: &str) -> Result<Vec<StateSpec>, String> {
         let text = format!(
-            "name: 'm' backend: 'b' max_batch_size: {max_batch_size} sequence_batching {{ {fields} }}"
+            "name: 'm' backend: 'b' max_batch_size: {max_batch_size} sequence_batching {{ {fields} \
+             }}"
         );
         let mut message = crate::parse_text("config.pbtxt", &text).unwrap();
         crate::normalize(&mut message);
@@ -204,10 +210,10 @@ mod tests {
         let specs = states_of(
             4,
             &format!(
-                "state {{ {STATE} }} state {{ input_name: 'i2' output_name: 'o2' data_type: TYPE_STRING dims: [ 2 ] \
-                 use_same_buffer_for_input_output: true \
-                 initial_state {{ name: 'n' data_type: TYPE_STRING dims: [ 2 ] data_file: 'words' }} }} \
-                 state {{ input_name: 'i3' output_name: 'o2' data_type: TYPE_FP16 dims: [ 2 ] }}"
+                "state {{ {STATE} }} state {{ input_name: 'i2' output_name: 'o2' data_type: \
+                 TYPE_STRING dims: [ 2 ] use_same_buffer_for_input_output: true initial_state {{ \
+                 name: 'n' data_type: TYPE_STRING dims: [ 2 ] data_file: 'words' }} }} state {{ \
+                 input_name: 'i3' output_name: 'o2' data_type: TYPE_FP16 dims: [ 2 ] }}"
             ),
         )
         .unwrap();
@@ -260,7 +266,8 @@ mod tests {
         for (states, expected) in [
             (
                 initial("[ 2, 3 ]", "data_type: TYPE_INT8 name: 'n' zero_data: true"),
-                "The data type used for 'initial_state' field of state 'i' does not match the state data type.",
+                "The data type used for 'initial_state' field of state 'i' does not match the \
+                 state data type.",
             ),
             (
                 initial("[ 2, 3 ]", "data_type: TYPE_INT32 zero_data: true"),
@@ -268,7 +275,8 @@ mod tests {
             ),
             (
                 initial("[ 2 ]", int),
-                "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'i'. 1 != 2",
+                "Number of dimensions in 'initial_state' doesn't match the size of 'state' \
+                 dimensions for state input 'i'. 1 != 2",
             ),
             (
                 initial("[ -1, 3 ]", int),
@@ -276,7 +284,8 @@ mod tests {
             ),
             (
                 initial("[ 1, 4 ]", int),
-                "'initial_state' dim for input name 'i' doesn't match 'state' dim description. 4 != 3",
+                "'initial_state' dim for input name 'i' doesn't match 'state' dim description. 4 \
+                 != 3",
             ),
             (
                 initial("[ 1, 3 ]", "data_type: TYPE_INT32 name: 'n'"),
@@ -284,18 +293,22 @@ mod tests {
             ),
             (
                 format!("state {{ {STATE} initial_state {{ }} initial_state {{ }} }}"),
-                "initial_state field for state input 'i' must contain exactly one or zero element. Found '2' elements.",
+                "initial_state field for state input 'i' must contain exactly one or zero element. \
+                 Found '2' elements.",
             ),
             (
                 format!("state {{ {STATE} use_growable_memory: true }}"),
-                "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name 'i'.",
+                "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for \
+                 state input name 'i'.",
             ),
             (
                 format!(
-                    "state {{ {STATE} use_growable_memory: true use_same_buffer_for_input_output: true }}"
+                    "state {{ {STATE} use_growable_memory: true use_same_buffer_for_input_output: \
+                     true }}"
                 ),
-                "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change the instance type to \
-                 KIND_GPU or set 'use_growable_memory' to false for state input 'i'.",
+                "'use_growable_memory' can only work with KIND_GPU model instances right now. \
+                 Please either change the instance type to KIND_GPU or set 'use_growable_memory' \
+                 to false for state input 'i'.",
             ),
             (
                 "state { input_name: 'i' output_name: 'o' dims: [ 1 ] }".to_owned(),

@@ -92,11 +92,7 @@ output [
     );
 }
 
-#[test]
-fn a_batching_python_model_with_everything_around_it() {
-    let model = load(
-        "ranker",
-        r#"
+const RANKER: &str = r#"
 # Ranks documents.
 backend: "python"
 max_batch_size: 64
@@ -121,10 +117,11 @@ parameters: { key: "threads", value: { string_value: "2" } }
 metric_tags { key: "team" value: "search" }
 version_policy: { specific: { versions: [ 3, 1 ] } }
 model_transaction_policy { decoupled: True }
-"#,
-        false,
-    )
-    .unwrap();
+"#;
+
+#[test]
+fn a_batching_python_model_with_everything_around_it() {
+    let model = load("ranker", RANKER, false).unwrap();
     let ragged = TensorSpec {
         allow_ragged_batch: true,
         ..tensor("DOCS", DataType::Bytes, &[-1])
@@ -145,28 +142,7 @@ model_transaction_policy { decoupled: True }
     let Scheduling::Dynamic(batching) = &model.scheduling else {
         panic!("{:?}", model.scheduling)
     };
-    assert_eq!(batching.preferred_batch_sizes, [8, 32, 64]);
-    assert_eq!(
-        (
-            batching.max_queue_delay_us,
-            batching.priority_levels,
-            batching.default_priority_level
-        ),
-        (500, 3, 2)
-    );
-    let default = QueuePolicy {
-        timeout_action: TimeoutAction::Reject,
-        default_timeout_us: 1_000_000,
-        allow_timeout_override: true,
-        queue_size_max: 128,
-    };
-    assert_eq!(batching.default_policy, default);
-    let delayed = QueuePolicy {
-        timeout_action: TimeoutAction::Delay,
-        default_timeout_us: 5,
-        ..QueuePolicy::default()
-    };
-    assert_eq!(batching.priority_policies, [(3, delayed)]);
+    check_batching(batching);
     let groups: Vec<_> = model
         .instance_groups
         .iter()
@@ -194,6 +170,31 @@ model_transaction_policy { decoupled: True }
         model.metric_tags,
         BTreeMap::from([("team".to_owned(), "search".to_owned())])
     );
+}
+
+fn check_batching(batching: &DynamicBatching) {
+    assert_eq!(batching.preferred_batch_sizes, [8, 32, 64]);
+    assert_eq!(
+        (
+            batching.max_queue_delay_us,
+            batching.priority_levels,
+            batching.default_priority_level
+        ),
+        (500, 3, 2)
+    );
+    let default = QueuePolicy {
+        timeout_action: TimeoutAction::Reject,
+        default_timeout_us: 1_000_000,
+        allow_timeout_override: true,
+        queue_size_max: 128,
+    };
+    assert_eq!(batching.default_policy, default);
+    let delayed = QueuePolicy {
+        timeout_action: TimeoutAction::Delay,
+        default_timeout_us: 5,
+        ..QueuePolicy::default()
+    };
+    assert_eq!(batching.priority_policies, [(3, delayed)]);
 }
 
 #[test]
@@ -298,9 +299,10 @@ fn a_partial_configuration_waits_for_its_backend() {
     let model = ResolvedConfig::from_message(merged).unwrap();
     assert_eq!(model.inputs, [tensor("a", DataType::Fp32, &[2])]);
     assert_eq!(model.max_batch_size, 4);
-    assert!(
-        matches!(&model.scheduling, Scheduling::Dynamic(batching) if batching.preferred_batch_sizes == [4])
-    );
+    let Scheduling::Dynamic(batching) = &model.scheduling else {
+        panic!("{:?}", model.scheduling)
+    };
+    assert_eq!(batching.preferred_batch_sizes, [4]);
 
     // What a backend proposes must be right once it is done.
     let wrong =
@@ -308,7 +310,8 @@ fn a_partial_configuration_waits_for_its_backend() {
     let merged = merge_proposal(&partial.message, wrong).unwrap();
     assert_eq!(
         ResolvedConfig::from_message(merged).unwrap_err().message,
-        "model input 'a' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m"
+        "model input 'a' dimension must be integer >= 1, or -1 to indicate a variable-size \
+         dimension for m"
     );
 }
 

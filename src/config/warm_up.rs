@@ -65,13 +65,15 @@ pub fn warm_ups(config: &ResolvedConfig) -> Result<Vec<WarmUpSpec>, ConfigError>
 fn spec(config: &ResolvedConfig, sample: &ModelWarmup) -> Result<WarmUpSpec, ConfigError> {
     if sample.batch_size > REQUESTS_MAX {
         return Err(ConfigError::invalid(format!(
-            "warmup sample '{}' of model '{}' asks for {} requests at once, at most {REQUESTS_MAX} are allowed",
+            "warmup sample '{}' of model '{}' asks for {} requests at once, at most {REQUESTS_MAX} \
+             are allowed",
             sample.name, config.name, sample.batch_size
         )));
     }
     if sample.count > ITERATIONS_MAX {
         return Err(ConfigError::invalid(format!(
-            "warmup sample '{}' of model '{}' asks for {} executions, at most {ITERATIONS_MAX} are allowed",
+            "warmup sample '{}' of model '{}' asks for {} executions, at most {ITERATIONS_MAX} are \
+             allowed",
             sample.name, config.name, sample.count
         )));
     }
@@ -112,7 +114,8 @@ fn inputs(inputs: &BTreeMap<String, Input>) -> Result<Vec<WarmUpInput>, ConfigEr
                 },
                 None => {
                     return Err(ConfigError::invalid(format!(
-                        "[request id: <id_unknown>] warmup setting expects input '{name}' to have input_data_type set"
+                        "[request id: <id_unknown>] warmup setting expects input '{name}' to have \
+                         input_data_type set"
                     )));
                 }
             };
@@ -141,10 +144,15 @@ mod tests {
     #[test]
     fn samples_are_read_in_order() {
         let specs = read(
-            "model_warmup { name: 'skipped' count: 3 inputs { key: 'a' value { dims: -1 } } }
-             model_warmup { name: 'one' batch_size: 2 inputs { key: 'b' value { data_type: TYPE_FP32 dims: [ 2, 3 ] random_data: true } }
+            "model_warmup \
+             { name: 'skipped' count: 3 inputs { key: 'a' value { dims: -1 } } }
+             \
+             model_warmup \
+             { name: 'one' batch_size: 2 inputs { key: 'b' value { data_type: TYPE_FP32 dims: [ 2, 3 ] random_data: true } }
                inputs { key: 'a' value { data_type: TYPE_STRING dims: 1 random_data: true } } }
-             model_warmup { name: 'two' batch_size: 1 count: 4 inputs { key: 'c' value { data_type: TYPE_INT8 zero_data: false } }
+             \
+             model_warmup \
+             { name: 'two' batch_size: 1 count: 4 inputs { key: 'c' value { data_type: TYPE_INT8 zero_data: false } }
                inputs { key: 'd' value { data_type: TYPE_INT8 dims: 0 input_data_file: 'raw' } } }",
         )
         .unwrap();
@@ -187,12 +195,14 @@ mod tests {
     fn refusals() {
         for (sample, expected) in [
             (
-                "batch_size: 1 inputs { key: 'a' value { data_type: TYPE_INT8 dims: [ 2, -1 ] zero_data: true } }",
+                "batch_size: 1 inputs \
+                 { key: 'a' value { data_type: TYPE_INT8 dims: [ 2, -1 ] zero_data: true } }",
                 "warmup setting expects all variable-size dimensions are specified for input 'a'",
             ),
             (
                 "batch_size: 1 inputs { key: 'a' value { data_type: TYPE_INT8 dims: 2 } }",
-                "[request id: <id_unknown>] warmup setting expects input 'a' to have input_data_type set",
+                "[request id: <id_unknown>] warmup setting expects input 'a' to have \
+                 input_data_type set",
             ),
             (
                 "batch_size: 1 inputs { key: 'a' value { dims: 2 zero_data: true } }",
@@ -200,11 +210,13 @@ mod tests {
             ),
             (
                 "batch_size: 65537",
-                "warmup sample 's' of model 'm' asks for 65537 requests at once, at most 65536 are allowed",
+                "warmup sample 's' of model 'm' asks for 65537 requests at once, at most 65536 are \
+                 allowed",
             ),
             (
                 "batch_size: 1 count: 1000001",
-                "warmup sample 's' of model 'm' asks for 1000001 executions, at most 1000000 are allowed",
+                "warmup sample 's' of model 'm' asks for 1000001 executions, at most 1000000 are \
+                 allowed",
             ),
         ] {
             let got = read(&format!("model_warmup {{ name: 's' {sample} }}"));

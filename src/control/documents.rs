@@ -1,197 +1,174 @@
-//! JSON documents about the server and its models, for the C API and HTTP. Fields stand in
-//! upstream's order (`core/src/tritonserver.cc`), so they are written out instead of built.
+//! JSON documents about the server and its models, for the C API and HTTP. Members stand in
+//! upstream's order (`core/src/tritonserver.cc`), which is that of the fields of their types; types
+//! of the engine have theirs here.
 
-use std::fmt::Write as _;
+use std::sync::Arc;
 
-use conch_engine::model::stats::{CountAndTime, ModelStatistics};
+use conch_engine::model::stats::{
+    BatchStatistics, CountAndTime, InferenceStatistics, MemoryUsage, ModelStatistics,
+    ResponseStatistics,
+};
 use conch_memory::MemoryKind;
+use serde::{Serialize, Serializer};
 
-use crate::metadata::{ModelMetadata, TensorMetadata};
+use crate::json::{as_text, to_json};
+use crate::metadata::ModelMetadata;
 use crate::server_metadata::{IndexRow, ServerMetadata};
 
 /// `name`, `version`, `extensions`.
 pub fn server_metadata(metadata: &ServerMetadata) -> String {
-    let extensions: Vec<String> = metadata
-        .extensions
-        .iter()
-        .map(|name| quoted(name))
-        .collect();
-    format!(
-        "{{\"name\":{},\"version\":{},\"extensions\":[{}]}}",
-        quoted(&metadata.name),
-        quoted(metadata.version),
-        extensions.join(",")
-    )
+    to_json(metadata)
 }
 
 /// A model's `name`, `versions`, `platform`, `inputs` and `outputs`.
 pub fn model_metadata(metadata: &ModelMetadata<'_>) -> String {
-    let versions: Vec<String> = metadata
-        .versions
-        .iter()
-        .map(|version| format!("\"{version}\""))
-        .collect();
-    format!(
-        "{{\"name\":{},\"versions\":[{}],\"platform\":{},\"inputs\":[{}],\"outputs\":[{}]}}",
-        quoted(metadata.name),
-        versions.join(","),
-        quoted(metadata.platform),
-        tensors(&metadata.inputs),
-        tensors(&metadata.outputs)
-    )
-}
-
-fn tensors(tensors: &[TensorMetadata<'_>]) -> String {
-    let row = |tensor: &TensorMetadata<'_>| {
-        let dims: Vec<String> = tensor.shape.iter().map(i64::to_string).collect();
-        format!(
-            "{{\"name\":{},\"datatype\":\"{}\",\"shape\":[{}]}}",
-            quoted(tensor.name),
-            tensor.data_type,
-            dims.join(",")
-        )
-    };
-    let rows: Vec<String> = tensors.iter().map(row).collect();
-    rows.join(",")
+    to_json(metadata)
 }
 
 /// The repository index: `name`, and where known `version`, `state` and `reason`.
 pub fn index(rows: &[IndexRow]) -> String {
-    let row = |row: &IndexRow| {
-        let mut text = format!("{{\"name\":{}", quoted(&row.name));
-        if let Some(version) = row.version {
-            // Writing to a string cannot fail.
-            let _ = write!(text, ",\"version\":\"{version}\"");
-        }
-        for (field, value) in [("state", row.state), ("reason", &*row.reason)] {
-            if !value.is_empty() {
-                let _ = write!(text, ",\"{field}\":{}", quoted(value));
-            }
-        }
-        text.push('}');
-        text
-    };
-    let rows: Vec<String> = rows.iter().map(row).collect();
-    format!("[{}]", rows.join(","))
+    to_json(rows)
 }
 
 /// `model_stats` of each model.
 pub fn statistics(models: &[ModelStatistics]) -> String {
-    let models: Vec<String> = models.iter().map(model_statistics).collect();
-    format!("{{\"model_stats\":[{}]}}", models.join(","))
-}
-
-fn model_statistics(model: &ModelStatistics) -> String {
-    let inference = &model.inference;
-    let inference_stats = tallies(&[
-        ("success", inference.success),
-        ("fail", inference.fail),
-        ("queue", inference.queue),
-        ("compute_input", inference.compute_input),
-        ("compute_infer", inference.compute_infer),
-        ("compute_output", inference.compute_output),
-        ("cache_hit", inference.cache_hit),
-        ("cache_miss", inference.cache_miss),
-    ]);
-    let responses: Vec<String> = model
-        .responses
-        .iter()
-        .map(|(index, response)| {
-            let tallies = tallies(&[
-                ("compute_infer", response.compute_infer),
-                ("compute_output", response.compute_output),
-                ("success", response.success),
-                ("fail", response.fail),
-                ("empty_response", response.empty_response),
-                ("cancel", response.cancel),
-            ]);
-            format!("\"{index}\":{{{tallies}}}")
-        })
-        .collect();
-    let batches: Vec<String> = model
-        .batches
-        .iter()
-        .map(|batch| {
-            let tallies = tallies(&[
-                ("compute_input", batch.compute_input),
-                ("compute_infer", batch.compute_infer),
-                ("compute_output", batch.compute_output),
-            ]);
-            format!("{{\"batch_size\":{},{tallies}}}", batch.batch_size)
-        })
-        .collect();
-    let usages: Vec<String> = model
-        .memory_usage
-        .iter()
-        .map(|usage| {
-            let kind = match usage.kind {
-                MemoryKind::Cpu => "CPU",
-                MemoryKind::CpuPinned => "CPU_PINNED",
-                MemoryKind::Gpu => "GPU",
-            };
-            format!(
-                "{{\"type\":\"{kind}\",\"id\":{},\"byte_size\":{}}}",
-                usage.id, usage.bytes
-            )
-        })
-        .collect();
-    format!(
-        "{{\"name\":{},\"version\":\"{}\",\"last_inference\":{},\"inference_count\":{},\"execution_count\":{},\
-         \"inference_stats\":{{{inference_stats}}},\"response_stats\":{{{}}},\"batch_stats\":[{}],\"memory_usage\":[{}]}}",
-        quoted(&model.name),
-        model.version,
-        model.last_inference_ms,
-        model.inference_count,
-        model.execution_count,
-        responses.join(","),
-        batches.join(","),
-        usages.join(",")
-    )
-}
-
-fn tallies(tallies: &[(&str, CountAndTime)]) -> String {
-    let rows: Vec<String> = tallies
-        .iter()
-        .map(|(name, tally)| {
-            format!(
-                "\"{name}\":{{\"count\":{},\"ns\":{}}}",
-                tally.count, tally.duration_ns
-            )
-        })
-        .collect();
-    rows.join(",")
-}
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    let mut target = String::with_capacity(text.len() + 2);
-    target.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => target.push_str("\\\""),
-            '\\' => target.push_str("\\\\"),
-            '\u{8}' => target.push_str("\\b"),
-            '\u{c}' => target.push_str("\\f"),
-            '\n' => target.push_str("\\n"),
-            '\r' => target.push_str("\\r"),
-            '\t' => target.push_str("\\t"),
-            character if u32::from(character) < 0x20 => {
-                // Writing to a string cannot fail.
-                let _ = write!(target, "\\u{:04X}", u32::from(character));
-            }
-            character => target.push(character),
-        }
+    #[derive(Serialize)]
+    struct StatisticsDocument<'s> {
+        #[serde(serialize_with = "model_rows")]
+        model_stats: &'s [ModelStatistics],
     }
-    target.push('"');
-    target
+    to_json(&StatisticsDocument {
+        model_stats: models,
+    })
+}
+
+#[derive(Serialize)]
+#[serde(remote = "ModelStatistics")]
+struct ModelDocument {
+    #[serde(serialize_with = "as_text")]
+    name: Arc<str>,
+    #[serde(serialize_with = "as_text")]
+    version: i64,
+    #[serde(rename = "last_inference")]
+    last_inference_ms: u64,
+    inference_count: u64,
+    execution_count: u64,
+    #[serde(rename = "inference_stats", with = "InferenceDocument")]
+    inference: InferenceStatistics,
+    #[serde(rename = "response_stats", serialize_with = "response_entries")]
+    responses: Vec<(u64, ResponseStatistics)>,
+    #[serde(rename = "batch_stats", serialize_with = "batch_rows")]
+    batches: Vec<BatchStatistics>,
+    #[serde(serialize_with = "usage_rows")]
+    memory_usage: Vec<MemoryUsage>,
+}
+
+#[derive(Serialize)]
+#[serde(remote = "InferenceStatistics")]
+struct InferenceDocument {
+    #[serde(with = "TallyDocument")]
+    success: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    fail: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    queue: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    compute_input: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    compute_infer: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    compute_output: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    cache_hit: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    cache_miss: CountAndTime,
+}
+
+#[derive(Serialize)]
+#[serde(remote = "ResponseStatistics")]
+struct ResponseDocument {
+    #[serde(with = "TallyDocument")]
+    compute_infer: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    compute_output: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    success: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    fail: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    empty_response: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    cancel: CountAndTime,
+}
+
+#[derive(Serialize)]
+#[serde(remote = "BatchStatistics")]
+struct BatchDocument {
+    batch_size: u64,
+    #[serde(with = "TallyDocument")]
+    compute_input: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    compute_infer: CountAndTime,
+    #[serde(with = "TallyDocument")]
+    compute_output: CountAndTime,
+}
+
+#[derive(Serialize)]
+#[serde(remote = "MemoryUsage")]
+struct UsageDocument {
+    #[serde(rename = "type", with = "KindDocument")]
+    kind: MemoryKind,
+    id: i64,
+    #[serde(rename = "byte_size")]
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+#[serde(remote = "MemoryKind", rename_all = "SCREAMING_SNAKE_CASE")]
+enum KindDocument {
+    Cpu,
+    CpuPinned,
+    Gpu,
+}
+
+#[derive(Serialize)]
+#[serde(remote = "CountAndTime")]
+struct TallyDocument {
+    count: u64,
+    #[serde(rename = "ns")]
+    duration_ns: u64,
+}
+
+/// Makes `$function`, which writes a list of `$value` by way of `$document`: serde knows no other
+/// way into a list of another crate's types.
+macro_rules! rows {
+    ($function:ident, $value:ty, $document:literal) => {
+        fn $function<S: Serializer>(values: &[$value], target: S) -> Result<S::Ok, S::Error> {
+            #[derive(Serialize)]
+            struct Row<'s>(#[serde(with = $document)] &'s $value);
+            target.collect_seq(values.iter().map(Row))
+        }
+    };
+}
+
+rows!(model_rows, ModelStatistics, "ModelDocument");
+rows!(batch_rows, BatchStatistics, "BatchDocument");
+rows!(usage_rows, MemoryUsage, "UsageDocument");
+
+/// An object with a member per index.
+fn response_entries<S: Serializer>(
+    entries: &[(u64, ResponseStatistics)],
+    target: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Entry<'s>(#[serde(with = "ResponseDocument")] &'s ResponseStatistics);
+    target.collect_map(entries.iter().map(|(index, entry)| (index, Entry(entry))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conch_engine::model::stats::{
-        BatchStatistics, InferenceStatistics, MemoryUsage, ResponseStatistics,
-    };
+    use crate::metadata::TensorMetadata;
 
     #[test]
     fn fields_stand_in_upstreams_order() {

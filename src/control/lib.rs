@@ -9,6 +9,7 @@
 
 pub mod agents;
 pub mod documents;
+pub mod json;
 mod load_overrides;
 mod loader;
 pub mod metadata;

@@ -20,13 +20,13 @@ impl Overrides {
         self.config.is_none() && self.files.is_empty()
     }
 
-    /// Books what the configuration takes while it is read: each of its values becomes several
-    /// messages and names. Files are booked by whoever received them.
+    /// Charges what the configuration takes while it is read: each of its values becomes several
+    /// messages and names. Files are charged by the service that received them.
     ///
     /// # Errors
     /// INVALID_ARG for a configuration or a number of files beyond what models have;
     /// RESOURCE_EXHAUSTED if memory is short.
-    pub(crate) fn book(&self, budget: &Arc<Budget>) -> Result<Charge, Error> {
+    pub(crate) fn charge(&self, budget: &Arc<Budget>) -> Result<Charge, Error> {
         if self.files.len() > LOAD_FILES_MAX {
             return Err(Error::invalid(format!(
                 "a load request brings at most {LOAD_FILES_MAX} files, got {}",
@@ -46,7 +46,8 @@ impl Overrides {
         let values = separators(config);
         if values > LOAD_CONFIG_VALUES_MAX {
             return Err(Error::invalid(format!(
-                "load parameter 'config' has at most {LOAD_CONFIG_VALUES_MAX} names and values, got about {values}"
+                "load parameter 'config' has at most {LOAD_CONFIG_VALUES_MAX} names and values, \
+                 got about {values}"
             )));
         }
         let bytes = config.len().saturating_add(values * BYTES_PER_VALUE);
@@ -105,11 +106,14 @@ mod tests {
         let small = with(String::from(
             r#"{"name":"a, \" b","input":[{"dims":[1,2]}]}"#,
         ));
-        let booked = small.book(&budget).unwrap().reserved_bytes();
-        assert!(booked > 0 && booked < 1 << 20);
+        let charged = small.charge(&budget).unwrap().reserved_bytes();
+        assert!(charged > 0 && charged < 1 << 20);
         assert_eq!(budget.used_bytes(), 0, "given back");
         assert_eq!(
-            Overrides::default().book(&budget).unwrap().reserved_bytes(),
+            Overrides::default()
+                .charge(&budget)
+                .unwrap()
+                .reserved_bytes(),
             0
         );
         let refusals = [
@@ -131,14 +135,14 @@ mod tests {
         ];
         for (overrides, expected) in refusals {
             assert_eq!(
-                overrides.book(&budget).unwrap_err(),
+                overrides.charge(&budget).unwrap_err(),
                 Error::invalid(expected)
             );
         }
         let large = many(LOAD_CONFIG_VALUES_MAX - 3);
-        let charge = large.book(&budget).unwrap();
+        let charge = large.charge(&budget).unwrap();
         assert_eq!(
-            large.book(&Budget::new(1 << 20)).unwrap_err().code,
+            large.charge(&Budget::new(1 << 20)).unwrap_err().code,
             conch_engine::Code::Exhausted
         );
         drop(charge);

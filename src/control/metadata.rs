@@ -5,21 +5,27 @@ use std::sync::Arc;
 
 use conch_engine::model::stats::ModelStatistics;
 use conch_engine::{Error, ModelVersion, truncated};
+use serde::Serialize;
 
 use crate::Server;
+use crate::json::as_texts;
 
 /// One tensor of a model's metadata.
+#[derive(Serialize)]
 pub struct TensorMetadata<'m> {
     pub name: &'m str,
+    #[serde(rename = "datatype")]
     pub data_type: &'static str,
     /// With the batch dimension of a batching model.
     pub shape: Vec<i64>,
 }
 
 /// A model's metadata.
+#[derive(Serialize)]
 pub struct ModelMetadata<'m> {
     pub name: &'m str,
     /// The version asked for, or all that are ready.
+    #[serde(serialize_with = "as_texts")]
     pub versions: Vec<i64>,
     pub platform: &'m str,
     pub inputs: Vec<TensorMetadata<'m>>,

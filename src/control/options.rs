@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use conch_engine::admission::limits;
 use conch_engine::flow_control::credits;
+use conch_engine::limits;
 use conch_engine::{HostPolicies, ResourceCapacity};
 use conch_memory::AllowedOwners;
 

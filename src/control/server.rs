@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use conch_engine::Engine;
 use conch_engine::Error;
-use conch_engine::admission::limits::AdmissionLimits;
 use conch_engine::cache::CacheService;
-use conch_engine::execution::timer_thread::TimerThread;
-use conch_engine::flow_control::credits::StreamBacklog;
+use conch_engine::flow_control::backlog::StreamBacklog;
+use conch_engine::limits::AdmissionLimits;
 use conch_engine::model::readiness::{ReadinessAnswer, ReadinessProbe};
 use conch_engine::model::registry::{Registry, Snapshot, VersionState};
 use conch_engine::model::stats::ModelStatistics;
 use conch_engine::shared_memory::Regions;
+use conch_engine::threads::timer_thread::TimerThread;
 use conch_log as log;
 use conch_memory::{Budget, Pool};
 
@@ -56,15 +56,31 @@ impl Server {
     /// INVALID_ARG without a repository; with `exit_on_error`, INTERNAL `failed to load all models`
     /// if one failed: everything is unloaded again then.
     pub fn start(options: EngineOptions, host: Arc<dyn PluginHost>) -> Result<Arc<Server>, Error> {
-        if options.model_repositories.is_empty() {
-            return Err(Error::invalid("--model-repository must be specified"));
+        check(&options)?;
+        let server = Arc::new(Server::assemble(options, host)?);
+        let loaded = server.load_models();
+        let is_unwanted = server.options.stop_request.load(Ordering::Relaxed);
+        let loaded = match is_unwanted {
+            true => Err(Error::unavailable("stopped while models were loaded")),
+            false => loaded,
+        };
+        if let Err(error) | Ok(Some(error)) = loaded {
+            if server.options.exit_on_error || is_unwanted {
+                if let Err(error) = server.stop() {
+                    log::error!("{error}");
+                }
+                return Err(error);
+            }
+            log::error!("{error}");
         }
-        if options.executions_max.is_some() && options.limits_rate {
-            return Err(Error::invalid(
-                "executions are shared among models, or limited by resources: not both",
-            ));
+        if let Some(demand) = &server.demand {
+            demand.trim();
         }
-        OnDemand::check(&options)?;
+        Ok(server)
+    }
+
+    /// All parts of a server, before any model is loaded.
+    fn assemble(options: EngineOptions, host: Arc<dyn PluginHost>) -> Result<Server, Error> {
         let registry = Arc::new(Registry::default());
         let pool = Pool::new(options.pool_retain_bytes);
         let budget = match options.memory_reserve_bytes {
@@ -92,7 +108,7 @@ impl Server {
             AdmissionLimits::new(&options.admission),
             demand.clone().map(|demand| demand as _),
         );
-        let server = Arc::new(Server {
+        Ok(Server {
             metadata: ServerMetadata {
                 name: options.server_id.clone(),
                 version: VERSION,
@@ -111,40 +127,24 @@ impl Server {
             state,
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
-        });
-        let started = server.lifecycle.start();
+        })
+    }
+
+    /// Loads the models that are to be there at the start, and logs what there is. The result is
+    /// that of [`Lifecycle::start`].
+    fn load_models(&self) -> Result<Option<Error>, Error> {
+        let loaded = self.lifecycle.start();
         start_tables::log_summary(
-            &server.host.agents().list(),
-            &server.host.list(),
-            &server.lifecycle.summary(),
+            &self.host.agents().list(),
+            &self.host.list(),
+            &self.lifecycle.summary(),
         );
-        start_tables::log_options(
-            &server.options,
-            &server.metadata,
-            server.caching().is_some(),
-        );
-        if started.is_err() {
-            server.state.set_unfit();
-            server.registry.publish(Snapshot::closed());
+        start_tables::log_options(&self.options, &self.metadata, self.caching().is_some());
+        if loaded.is_err() {
+            self.state.set_unfit();
+            self.registry.publish(Snapshot::closed());
         }
-        let is_unwanted = server.options.stop_request.load(Ordering::Relaxed);
-        let started = match is_unwanted {
-            true => Err(Error::unavailable("stopped while models were loaded")),
-            false => started,
-        };
-        if let Err(error) | Ok(Some(error)) = started {
-            if server.options.exit_on_error || is_unwanted {
-                if let Err(error) = server.stop() {
-                    log::error!("{error}");
-                }
-                return Err(error);
-            }
-            log::error!("{error}");
-        }
-        if let Some(demand) = &server.demand {
-            demand.trim();
-        }
-        Ok(server)
+        loaded
     }
 
     pub fn registry(&self) -> &Registry {
@@ -360,6 +360,19 @@ impl Server {
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
+}
+
+/// Refuses options that exclude each other.
+fn check(options: &EngineOptions) -> Result<(), Error> {
+    if options.model_repositories.is_empty() {
+        return Err(Error::invalid("--model-repository must be specified"));
+    }
+    if options.executions_max.is_some() && options.limits_rate {
+        return Err(Error::invalid(
+            "executions are shared among models, or limited by resources: not both",
+        ));
+    }
+    OnDemand::check(options)
 }
 
 impl std::fmt::Debug for Server {

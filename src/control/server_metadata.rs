@@ -1,7 +1,11 @@
 //! Name, version and extensions of the server, and rows of the repository index.
 
+use serde::Serialize;
+
+use crate::json::some_as_text;
+
 /// What the server says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerMetadata {
     pub name: String,
     pub version: &'static str,
@@ -9,13 +13,19 @@ pub struct ServerMetadata {
 }
 
 /// One row of the repository index.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IndexRow {
     pub name: String,
     /// None for a model of which no version was ever to be loaded.
+    #[serde(
+        serialize_with = "some_as_text",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub version: Option<i64>,
     /// Empty if unknown: the configuration is no good.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub state: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 

@@ -43,6 +43,7 @@ mod tests {
     fn monotonic_does_not_go_back_and_counts_ns() {
         let start = monotonic_ns();
         let instant = std::time::Instant::now();
+        // What is measured.
         std::thread::sleep(std::time::Duration::from_millis(5));
         let measured = monotonic_ns() - start;
         let elapsed = u64::try_from(instant.elapsed().as_nanos()).unwrap();

@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod backend;
 pub mod cache;
 pub mod clock;
 pub mod ensemble;
 mod error;
 pub mod execution;
 pub mod flow_control;
+pub mod limits;
 pub mod model;
 pub mod request;
 pub mod response_order;
@@ -21,20 +23,24 @@ pub mod sequence;
 pub mod shared_memory;
 #[cfg(test)]
 mod simulation;
+pub mod tensor;
 #[doc(hidden)]
 pub mod testing;
+pub mod threads;
+pub mod validation;
 
 pub use admission::cancel::{Cancellation, cancel};
 pub use admission::engine::{Engine, ModelLoads, RequestTarget};
-pub use admission::limits::Tenant;
-pub use conch_scheduler::rate_limit::ResourceCapacity;
-pub use error::{Code, Error, Truncated, truncated};
-pub use execution::backend::{
+pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, BatchStrategy, ExecutionPolicy, Instance,
     InstanceSpec, LoadContext, Model,
 };
-pub use execution::host_policy::HostPolicies;
-pub use flow_control::credits::{Credits, StreamBacklog};
+pub use conch_scheduler::rate_limit::ResourceCapacity;
+pub use error::{Code, Error, Truncated, truncated};
+pub use flow_control::backlog::StreamBacklog;
+pub use flow_control::credits::Credits;
+pub use limits::Tenant;
+pub use threads::host_policy::HostPolicies;
 
 pub use model::readiness::ReadinessCheck;
 pub use model::registry::{Registry, RegistryReader, Snapshot};
@@ -44,11 +50,13 @@ pub use request::context::{
 };
 pub use request::correlation_id::CorrelationId;
 pub use request::draft::{Draft, DraftInput};
+pub use request::features::RequestFeatures;
 pub use request::observer::RequestObserver;
 pub use request::parameter::{Parameter, ParameterValue};
 pub use request::pending_responses::PendingResponses;
 pub use request::response::{Completion, Delivery, Response};
-pub use request::tensor::{Input, Output, Shape};
+pub use request::sequence_flags::SequenceFlags;
 pub use request::timestamps::Timestamps;
 pub use sequence::reschedule;
 pub use shared_memory::Regions;
+pub use tensor::{Input, Output, Shape};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::request::response::ResponseTurn;
+use crate::request::response_turn::ResponseTurn;
 use crate::{Completion, Delivery};
 
 /// The order of one model's responses.
@@ -78,7 +78,7 @@ impl ResponseTurn for OrderedCompletion {
 
 impl ResponseOrder {
     /// Passes on what is the next in order, and all that waited for it.
-    fn pass(&self, place: u64, held: HeldDelivery) {
+    fn deliver_in_order(&self, place: u64, held: HeldDelivery) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if place != waiting.left + 1 {
             waiting.deliveries.entry(place).or_default().push(held);
@@ -88,7 +88,7 @@ impl ResponseOrder {
         // overtake each other. Its own wake follows from its sender; those that waited for it get
         // theirs here, after the lock, as a wake may lead to the receiver's own code.
         let mut woken: SmallVec<[Arc<dyn Completion>; 4]> = SmallVec::new();
-        let mut is_final = held.as_ref().is_none_or(|(_, delivery)| delivery.is_final);
+        let mut is_final = ends_place(&held);
         if let Some((completion, delivery)) = held {
             completion.deliver(delivery);
         }
@@ -97,7 +97,7 @@ impl ResponseOrder {
             let next = waiting.left + 1;
             is_final = false;
             for held in waiting.deliveries.remove(&next).unwrap_or_default() {
-                is_final |= held.as_ref().is_none_or(|(_, delivery)| delivery.is_final);
+                is_final |= ends_place(&held);
                 if let Some((completion, delivery)) = held {
                     completion.deliver(delivery);
                     woken.push(completion);
@@ -111,26 +111,32 @@ impl ResponseOrder {
     }
 }
 
+/// Whether nothing follows in this place: it is the final delivery, or the place was given up.
+fn ends_place(held: &HeldDelivery) -> bool {
+    held.as_ref()
+        .is_none_or(|(_, delivery)| delivery.is_final())
+}
+
 impl Drop for OrderedCompletion {
     /// A request that is given up without an answer must not hold up the others for ever.
     fn drop(&mut self) {
         let place = *self.place.get_mut();
         if place != 0 && !*self.is_final.get_mut() {
-            self.order.pass(place, None);
+            self.order.deliver_in_order(place, None);
         }
     }
 }
 
 impl Completion for OrderedCompletion {
     fn deliver(&self, delivery: Delivery) {
-        if delivery.is_final {
+        if delivery.is_final() {
             self.is_final.store(true, Ordering::Relaxed);
         }
         match self.place.load(Ordering::Acquire) {
             0 => self.inner.deliver(delivery),
             place => self
                 .order
-                .pass(place, Some((Arc::clone(&self.inner), delivery))),
+                .deliver_in_order(place, Some((Arc::clone(&self.inner), delivery))),
         }
     }
 
@@ -151,7 +157,7 @@ mod tests {
             self.0
                 .lock()
                 .unwrap()
-                .push((delivery.slot, delivery.is_final));
+                .push((delivery.slot(), delivery.is_final()));
         }
 
         fn wake(&self) {}
@@ -177,11 +183,7 @@ mod tests {
             (0, false),
             (0, true),
         ] {
-            turns[slot as usize].deliver(Delivery {
-                slot,
-                outcome: None,
-                is_final,
-            });
+            turns[slot as usize].deliver(Delivery::new(slot, None, is_final));
         }
         let left = [
             (3, true),
@@ -203,11 +205,7 @@ mod tests {
             .map(|_| OrderedCompletion::new(&order, &completion))
             .collect();
         turns.iter().for_each(|turn| turn.reserve());
-        turns[1].deliver(Delivery {
-            slot: 1,
-            outcome: None,
-            is_final: true,
-        });
+        turns[1].deliver(Delivery::new(1, None, true));
         assert!(recorder.0.lock().unwrap().is_empty());
         drop(turns);
         assert_eq!(*recorder.0.lock().unwrap(), [(1, true)]);
@@ -225,11 +223,7 @@ mod tests {
             turns[index].reserve();
         }
         for slot in [1, 0] {
-            turns[slot as usize].deliver(Delivery {
-                slot,
-                outcome: None,
-                is_final: true,
-            });
+            turns[slot as usize].deliver(Delivery::new(slot, None, true));
         }
         assert_eq!(*recorder.0.lock().unwrap(), [(0, true), (1, true)]);
     }

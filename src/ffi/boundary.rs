@@ -18,14 +18,14 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Error>) -> *mut abi::TRITO
     // from the error.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ptr::null_mut(),
-        Ok(Err(error)) => ErrorHandle::give(error),
+        Ok(Err(error)) => ErrorHandle::from_error(error),
         Err(panic) => {
             let what = panic
                 .downcast_ref::<&str>()
                 .copied()
                 .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
                 .unwrap_or("unknown panic");
-            ErrorHandle::give(Error::internal(format!("internal error: {what}")))
+            ErrorHandle::from_error(Error::internal(format!("internal error: {what}")))
         }
     }
 }
@@ -65,7 +65,8 @@ macro_rules! handles {
     (@tag $c_type:ident tagged) => { Some($crate::boundary::tag_of(stringify!($c_type))) };
     (@tag $c_type:ident) => { None };
     (@check tagged $c_type:ident $target:ty) => {{
-        let _: fn(&$target) -> &$crate::boundary::HandleTag<conch_abi::$c_type> = |target| &target.tag;
+        let _: fn(&$target) -> &$crate::boundary::HandleTag<conch_abi::$c_type> =
+            |target| &target.tag;
         assert!(std::mem::offset_of!($target, tag) == 0);
     }};
 }
@@ -183,7 +184,7 @@ pub(crate) fn into_handle<H: Handle>(object: Box<H::Target>) -> *mut H {
 ///
 /// # Safety
 /// `target` is null or writable.
-pub(crate) unsafe fn give<H: Handle>(
+pub(crate) unsafe fn write_handle<H: Handle>(
     target: *mut *mut H,
     object: Box<H::Target>,
 ) -> Result<(), Error> {
@@ -329,7 +330,7 @@ handles! {
 }
 
 impl ErrorHandle {
-    pub(crate) fn give(error: Error) -> *mut abi::TRITONSERVER_Error {
+    pub(crate) fn from_error(error: Error) -> *mut abi::TRITONSERVER_Error {
         let code = match error.code {
             // The C API has no word for it.
             Code::Exhausted | Code::OutOfMemory => Code::Unavailable,
@@ -418,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_handle_of_another_kind_is_refused() {
-        let error = ErrorHandle::give(Error::not_found("no such thing"));
+        let error = ErrorHandle::from_error(Error::not_found("no such thing"));
         let refused = "message is not a live handle of its kind";
         // SAFETY: the error is live until it is taken, and its memory is readable at every address
         // asked for.
@@ -440,8 +441,8 @@ mod tests {
         unsafe {
             let mut given: *mut abi::TRITONSERVER_Message = ptr::null_mut();
             let nowhere: *mut *mut abi::TRITONSERVER_Message = ptr::null_mut();
-            assert!(give(nowhere, Box::new(JsonMessage::new("{}"))).is_err());
-            give(&raw mut given, Box::new(JsonMessage::new("{}"))).unwrap();
+            assert!(write_handle(nowhere, Box::new(JsonMessage::new("{}"))).is_err());
+            write_handle(&raw mut given, Box::new(JsonMessage::new("{}"))).unwrap();
             assert_eq!(take(given).unwrap().as_bytes(), b"{}");
         }
     }

@@ -10,6 +10,8 @@ use crate::boundary::{ErrorHandle, accept, lossy_text};
 
 pub(crate) type CaughtException =
     unsafe extern "C" fn(*const c_char) -> *mut abi::TRITONSERVER_Error;
+/// An entry point of a plug-in that takes one handle.
+pub(crate) type EntryPoint<A> = unsafe extern "C" fn(*mut A) -> *mut abi::TRITONSERVER_Error;
 type Function1 = unsafe extern "C" fn(*mut c_void) -> *mut abi::TRITONSERVER_Error;
 type Function2 = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut abi::TRITONSERVER_Error;
 type Function4 = unsafe extern "C" fn(
@@ -80,24 +82,17 @@ pub(crate) unsafe extern "C" fn caught(what: *const c_char) -> *mut abi::TRITONS
     } else {
         format!("the plug-in threw an exception: {what}")
     };
-    ErrorHandle::give(Error::internal(message))
+    ErrorHandle::from_error(Error::internal(message))
 }
 
 /// Calls an entry point that takes one handle.
 ///
 /// # Safety
 /// `function` is an entry point of a loaded plug-in, and `first` is what its header says.
-pub(crate) unsafe fn call1<A>(
-    function: unsafe extern "C" fn(*mut A) -> *mut abi::TRITONSERVER_Error,
-    first: *mut A,
-) -> Result<(), Error> {
+pub(crate) unsafe fn call1<A>(function: EntryPoint<A>, first: *mut A) -> Result<(), Error> {
     // SAFETY: the types differ only in what the pointer points to, which the calling convention
     // does not see.
-    let function = unsafe {
-        std::mem::transmute::<unsafe extern "C" fn(*mut A) -> *mut abi::TRITONSERVER_Error, Function1>(
-            function,
-        )
-    };
+    let function = unsafe { std::mem::transmute::<EntryPoint<A>, Function1>(function) };
     // SAFETY: by this function's contract; the error, if any, is ours and used once.
     unsafe { accept(conch_guard_call1(caught, function, first.cast())) }
 }

@@ -103,7 +103,7 @@ fn lock<T>(shared: &Mutex<BlockingShared<T>>) -> MutexGuard<'_, BlockingShared<T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_lite::future::block_on;
+    use crate::testing::block_on;
 
     /// The bound is the process's: a flood would refuse the other test's work as well.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

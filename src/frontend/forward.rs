@@ -86,7 +86,7 @@ impl<'p> HeaderCollector<'p> {
     }
 
     /// Looks at one header. After the first that may not be forwarded, at none.
-    pub(crate) fn see(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn collect(&mut self, name: &str, value: &[u8]) {
         let Ok(parameters) = &mut self.outcome else {
             return;
         };
@@ -124,7 +124,7 @@ impl<'p> HeaderCollector<'p> {
     pub(crate) fn see_binary(&mut self, name: &str, value: &[u8]) {
         let end = value.iter().position(|byte| *byte == 0);
         let value = value.get(..end.unwrap_or(value.len())).unwrap_or(value);
-        self.see(name, String::from_utf8_lossy(value).as_bytes());
+        self.collect(name, String::from_utf8_lossy(value).as_bytes());
     }
 
     pub(crate) fn finish(self) -> ForwardedHeaders {
@@ -143,7 +143,7 @@ mod tests {
         let pattern = HeaderPattern::new(pattern).unwrap();
         let mut collector = HeaderCollector::new(&pattern);
         for (name, value) in headers {
-            collector.see(name, value);
+            collector.collect(name, value);
         }
         let mut parameters = Vec::new();
         let outcome = attach(collector.finish(), &mut parameters);

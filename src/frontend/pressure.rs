@@ -109,7 +109,8 @@ impl PressureOrders {
         self.limiter.warn(
             now_ns,
             format_args!(
-                "dropped a connection that held {held_bytes} bytes without moving while --memory-limit-bytes is nearly reached; {count} so far"
+                "dropped a connection that held {held_bytes} bytes without moving while \
+                 --memory-limit-bytes is nearly reached; {count} so far"
             ),
         );
         true

@@ -137,8 +137,8 @@ impl WatchdogState {
             if watched.link.is_quiet() && !round.is_multiple_of(QUIET_EVERY) {
                 continue;
             }
-            watched.poke(index);
-            if let Some(finding) = watched.look() {
+            watched.send_heartbeat(index);
+            if let Some(finding) = watched.sample() {
                 self.act(index, finding);
             }
         }
@@ -169,12 +169,12 @@ impl WatchdogState {
         }
         if finding.is_starving && !self.has_told {
             self.has_told = true;
-            self.tell(index, home, &cpus, finding);
+            self.warn(index, home, &cpus, finding);
         }
     }
 
     /// Says once what is the matter and what to do about it.
-    fn tell(&self, index: usize, home: usize, cpus: &str, finding: StarvationFinding) {
+    fn warn(&self, index: usize, home: usize, cpus: &str, finding: StarvationFinding) {
         let (waited_ms, elapsed_ms) = (
             finding.waited_ns / 1_000_000,
             finding.elapsed_ns / 1_000_000,
@@ -182,7 +182,8 @@ impl WatchdogState {
         let others = "other processes or the models of this server";
         let what = match self.affinity {
             ShardAffinity::Auto if self.process_cpus.len() > 1 => format!(
-                "for CPU {home}, which {others} keep busy. It may run on CPUs {cpus} until that is over"
+                "for CPU {home}, which {others} keep busy. It may run on CPUs {cpus} until that is \
+                 over"
             ),
             ShardAffinity::Auto | ShardAffinity::Pinned => {
                 format!("for CPU {home}, which {others} keep busy, and it may not run elsewhere")
@@ -190,9 +191,11 @@ impl WatchdogState {
             ShardAffinity::Set => format!("for one of the CPUs {cpus}, which {others} keep busy"),
         };
         log::warning!(
-            "requests are delayed: network thread {index} waited {waited_ms} of {elapsed_ms} ms {what}. New connections go to other network \
-             threads first. Give the server CPUs that nobody else uses (a cpuset, taskset, systemd's AllowedCPUs=), or start fewer network \
-             threads (--shards); where CPUs have to be shared, --shard-affinity=set serves best. This is said once"
+            "requests are delayed: network thread {index} waited {waited_ms} of {elapsed_ms} ms \
+             {what}. New connections go to other network threads first. Give the server CPUs that \
+             nobody else uses (a cpuset, taskset, systemd's AllowedCPUs=), or start fewer network \
+             threads (--shards); where CPUs have to be shared, --shard-affinity=set serves best. \
+             This is said once"
         );
     }
 }
@@ -208,8 +211,8 @@ impl WatchedShard {
         }
     }
 
-    fn poke(&mut self, index: usize) {
-        if self.link.poke() {
+    fn send_heartbeat(&mut self, index: usize) {
+        if self.link.send_heartbeat() {
             if self.missed_count >= PATIENCE {
                 log::warning!(
                     "shard {index} turns again after {} missed pokes",
@@ -230,14 +233,15 @@ impl WatchedShard {
     }
 
     /// How long the shard waited since the last look; none if that is not to be known.
-    fn look(&mut self) -> Option<StarvationFinding> {
+    fn sample(&mut self) -> Option<StarvationFinding> {
         if let (SchedStat::Unknown, Some(thread_id)) = (&self.figures, self.link.thread_id()) {
             let path = format!("/proc/self/task/{thread_id}/schedstat");
             self.figures = match File::open(&path) {
                 Ok(file) => SchedStat::Open(file),
                 Err(cause) => {
                     log::info!(
-                        "the system does not say how long threads wait for their CPUs ({path}: {cause}); where others use the server's CPUs, \
+                        "the system does not say how long threads wait for their CPUs \
+                         ({path}: {cause}); where others use the server's CPUs, \
                          give --shard-affinity=set"
                     );
                     SchedStat::None

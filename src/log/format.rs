@@ -59,11 +59,13 @@ pub(crate) fn push_preamble(
     let written = match format {
         LogFormat::Default => write!(
             text,
-            "{mark}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} {process_id} {file}:{line}] "
+            "{mark}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} {process_id} \
+             {file}:{line}] "
         ),
         LogFormat::Iso8601 => write!(
             text,
-            "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z {mark} {process_id} {file}:{line}] "
+            "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z {mark} {process_id} \
+             {file}:{line}] "
         ),
     };
     written.expect("writing to a String cannot fail");

@@ -56,7 +56,12 @@ macro_rules! error {
 #[macro_export]
 macro_rules! verbose {
     ($level:expr, $($message:tt)+) => {
-        $crate::write($crate::LogLevel::Verbose($level), file!(), line!(), format_args!($($message)+))
+        $crate::write(
+            $crate::LogLevel::Verbose($level),
+            file!(),
+            line!(),
+            format_args!($($message)+),
+        )
     };
 }
 
@@ -85,7 +90,8 @@ mod tests {
             set_file("/nonexistent/directory/log")
                 .unwrap_err()
                 .to_string(),
-            "failed to open log file '/nonexistent/directory/log': No such file or directory (os error 2)"
+            "failed to open log file '/nonexistent/directory/log': No such file or directory (os \
+             error 2)"
         );
         assert_eq!(settings().file, path, "lines go where they went before");
         let renamed = directory.join("server.log.1");

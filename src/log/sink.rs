@@ -95,7 +95,7 @@ struct SinkShared {
     pending_lines: AtomicUsize,
     pending_bytes: AtomicUsize,
     /// Lines that left the queue, written or lost.
-    settled: AtomicU64,
+    done_count: AtomicU64,
     /// Dropped lines that no notice has told of yet, by stream.
     unsaid: [AtomicU64; 2],
     dropped: AtomicU64,
@@ -153,15 +153,15 @@ impl LogSink {
         let shared = &*self.shared;
         let deadline = Instant::now() + timeout;
         let (lock, flushed) = &shared.flushed;
-        // Registered before the first look: a line that settles after the look finds a flusher to
+        // Registered before the first look: a line that is done after the look finds a flusher to
         // wake.
         shared.flushers.fetch_add(1, Ordering::SeqCst);
-        let target = shared.settled.load(Ordering::SeqCst)
+        let target = shared.done_count.load(Ordering::SeqCst)
             + shared.pending_lines.load(Ordering::SeqCst) as u64;
         let mut held = lock.lock().unwrap_or_else(PoisonError::into_inner);
         let is_flushed = loop {
             if shared.pending_lines.load(Ordering::SeqCst) == 0
-                || shared.settled.load(Ordering::SeqCst) >= target
+                || shared.done_count.load(Ordering::SeqCst) >= target
             {
                 break true;
             }
@@ -201,7 +201,7 @@ impl LogSink {
             Err(TrySendError::Disconnected(line)) => {
                 // Nothing useful can be done where a line cannot be written.
                 let _ = write_to(&line, line.text.as_bytes());
-                shared.settle(1, bytes);
+                shared.note_done(1, bytes);
             }
         }
     }
@@ -215,9 +215,9 @@ impl SinkShared {
         self.pending_lines.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn settle(&self, lines: usize, bytes: usize) {
+    fn note_done(&self, lines: usize, bytes: usize) {
         self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.settled.fetch_add(lines as u64, Ordering::SeqCst);
+        self.done_count.fetch_add(lines as u64, Ordering::SeqCst);
         self.pending_lines.fetch_sub(lines, Ordering::SeqCst);
         if self.flushers.load(Ordering::SeqCst) > 0 {
             let (lock, flushed) = &self.flushed;
@@ -260,7 +260,7 @@ impl LogWriter {
                     .dropped
                     .fetch_add(lines as u64, Ordering::Relaxed);
             }
-            self.shared.settle(lines, text.len());
+            self.shared.note_done(lines, text.len());
         }
     }
 

@@ -6,107 +6,12 @@
 //! code at the caller. Earlier bytes never become visible: only `len` bytes are readable, and
 //! whoever raises `len` has written them.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ptr::NonNull;
+use std::alloc::handle_alloc_error;
 use std::sync::Arc;
 
-use crate::arena::{Arena, Extent};
+use crate::aligned_memory::{AlignedMemory, MAPPED_FROM_BYTES};
 use crate::pool::{Owner, Pool};
-use crate::{ALIGNMENT_BYTES, Charge, OutOfMemory};
-
-/// From this capacity on, memory comes from the [`Arena`]: zero pages cost nothing until touched.
-pub(crate) const MAPPED_FROM_BYTES: usize = 64 << 10;
-
-static ARENA: Arena = Arena::new();
-
-/// Raw aligned memory; freed on drop.
-pub(crate) struct AlignedMemory {
-    base: NonNull<u8>,
-    capacity: usize,
-    /// None if it is the allocator's.
-    extent: Option<Extent>,
-}
-
-// SAFETY: `AlignedMemory` owns its bytes exclusively and has no thread affinity.
-unsafe impl Send for AlignedMemory {}
-// SAFETY: shared access only reads the pointer and capacity.
-unsafe impl Sync for AlignedMemory {}
-
-impl AlignedMemory {
-    /// `capacity` zeroed bytes, at least 1, aligned to [`ALIGNMENT_BYTES`].
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if the system has none.
-    pub(crate) fn try_zeroed(capacity: usize) -> Result<AlignedMemory, OutOfMemory> {
-        let capacity = capacity.max(1);
-        if capacity >= MAPPED_FROM_BYTES {
-            let extent = ARENA.take(capacity)?;
-            return Ok(AlignedMemory {
-                base: extent.base,
-                capacity,
-                extent: Some(extent),
-            });
-        }
-        crate::fallible(|| AlignedMemory::of_allocator(capacity)).ok_or(OutOfMemory {
-            asked_bytes: capacity,
-        })
-    }
-
-    /// Less than [`MAPPED_FROM_BYTES`], and at least 1.
-    fn of_allocator(capacity: usize) -> Option<AlignedMemory> {
-        // SAFETY: the layout has non-zero size.
-        let base = unsafe { alloc_zeroed(AlignedMemory::layout(capacity)) };
-        Some(AlignedMemory {
-            base: NonNull::new(base)?,
-            capacity,
-            extent: None,
-        })
-    }
-
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Overwrites the first `bytes` bytes, or all if there are fewer.
-    pub(crate) fn zero(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.capacity);
-        // SAFETY: that many bytes belong to this value, which is borrowed uniquely.
-        unsafe { std::ptr::write_bytes(self.base.as_ptr(), 0, bytes) };
-    }
-
-    fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, ALIGNMENT_BYTES)
-            .expect("capacities are far below isize::MAX")
-    }
-
-    /// Raises the capacity; the first `used` bytes stay.
-    fn grow(&mut self, used: usize, capacity: usize) -> Result<(), OutOfMemory> {
-        if let Some(extent) = &mut self.extent {
-            ARENA.grow(extent, used, capacity)?;
-            self.base = extent.base;
-            self.capacity = capacity;
-            return Ok(());
-        }
-        let grown = AlignedMemory::try_zeroed(capacity)?;
-        let used = used.min(self.capacity);
-        // SAFETY: both allocations hold at least `used` bytes and are distinct.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.base.as_ptr(), grown.base.as_ptr(), used);
-        }
-        *self = grown;
-        Ok(())
-    }
-}
-
-impl Drop for AlignedMemory {
-    fn drop(&mut self) {
-        match self.extent.take() {
-            Some(extent) => ARENA.give_back(extent),
-            // SAFETY: allocated in `try_zeroed` with the same layout.
-            None => unsafe { dealloc(self.base.as_ptr(), AlignedMemory::layout(self.capacity)) },
-        }
-    }
-}
+use crate::{Charge, OutOfMemory};
 
 /// An owned piece of host memory: `len` readable bytes of `capacity`.
 pub struct Block {
@@ -181,7 +86,7 @@ impl Block {
     }
 
     pub fn capacity(&self) -> usize {
-        self.memory().capacity
+        self.memory().capacity()
     }
 
     pub fn len(&self) -> usize {
@@ -213,22 +118,22 @@ impl Block {
     /// The readable bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `len <= capacity` and all capacity is initialised.
-        unsafe { std::slice::from_raw_parts(self.memory().base.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.memory().as_ptr(), self.len) }
     }
 
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        let (base, len) = (self.memory().base, self.len);
+        let (base, len) = (self.memory().as_ptr(), self.len);
         // SAFETY: as in `as_slice`, and `&mut self` excludes every other access.
-        unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) }
+        unsafe { std::slice::from_raw_parts_mut(base, len) }
     }
 
     /// The unused capacity, to be written before [`Block::advance`]. Its present content is
     /// meaningless.
     pub fn spare_mut(&mut self) -> &mut [u8] {
-        let (base, len, capacity) = (self.memory().base, self.len, self.capacity());
+        let (base, len, capacity) = (self.memory().as_ptr(), self.len, self.capacity());
         // SAFETY: `len..capacity` lies inside the allocation, is initialised, and `&mut self`
         // excludes every other access.
-        unsafe { std::slice::from_raw_parts_mut(base.as_ptr().add(len), capacity - len) }
+        unsafe { std::slice::from_raw_parts_mut(base.add(len), capacity - len) }
     }
 
     /// Overwrites the first `bytes` of its capacity.
@@ -283,18 +188,18 @@ impl Block {
     /// Base address, for code that hands it across the C ABI. Valid while the block lives and does
     /// not grow.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.memory().base.as_ptr()
+        self.memory().as_ptr()
     }
 
     pub fn as_ptr(&self) -> *const u8 {
-        self.memory().base.as_ptr()
+        self.memory().as_ptr()
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         if let (Some(memory), Some(pool)) = (self.memory.take(), self.pool.take()) {
-            pool.give_back(memory, self.owner);
+            pool.recycle(memory, self.owner);
         }
     }
 }
@@ -317,6 +222,7 @@ impl std::fmt::Debug for Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ALIGNMENT_BYTES;
 
     #[test]
     fn grows_without_losing_bytes_small_and_mapped() {

@@ -4,13 +4,15 @@
 //! A [`Budget`] is what is charged: the process, or one connection on behalf of one client.
 //! [`Charge`]s reserve steps of [`Charge::STEP_BYTES`], so that a body that arrives in small pieces
 //! does not touch an atomic for each of them. How much a connection and a client may hold is
-//! decided in [`Total::fund`]; see [`crate::share`] for what a connection keeps.
+//! decided in [`Total::reserve_for`]; see [`crate::share`] for what a connection keeps.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::share::{ClientShare, Holder};
+use crate::share::ClientShare;
+use crate::total::{
+    BudgetExhausted, ClientId, Holder, RESERVE_PART, SMALL_BYTES_MIN, STEP_BYTES, Total,
+};
 
 /// Whom bytes are charged to.
 #[derive(Debug)]
@@ -18,62 +20,6 @@ pub struct Budget {
     total: Arc<Total>,
     /// None: the process itself, within the limit and nothing else.
     share: Option<ClientShare>,
-}
-
-/// The budget has no room for what was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BudgetExhausted {
-    pub asked_bytes: u64,
-    pub limit_bytes: u64,
-}
-
-/// A client, as far as shares go: one of [`CLIENT_COUNT`] counters. Two clients may share one, and
-/// then a share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientId(usize);
-
-/// Counters of clients: 32 KiB. With a hundred clients two of them share one in seven of ten
-/// servers, with ten in one of a hundred.
-const CLIENT_COUNT: usize = 4096;
-/// A client may hold as many times what is free. The more others hold, the less that is; alone it
-/// gets 8/9.
-pub const CLIENT_FACTOR: u64 = 8;
-/// The same of a connection, within what its client may still take. Alone it gets 4/5 of that.
-const CONNECTION_FACTOR: u64 = 4;
-/// Of the limit, what only small holders may take, unless it is said.
-const RESERVE_PART: u64 = 16;
-/// A connection that holds no more than 1/64 of the limit, within these bounds, is small.
-const SMALL_PART: u64 = 64;
-const SMALL_BYTES_MIN: u64 = 2 * Charge::STEP_BYTES;
-const SMALL_BYTES_MAX: u64 = 1 << 20;
-
-/// What each client holds of something. Relaxed: counters that guard no other memory.
-#[derive(Debug)]
-pub struct ClientCounters(Box<[AtomicU64]>);
-
-impl Default for ClientCounters {
-    fn default() -> ClientCounters {
-        let counters = std::iter::repeat_with(AtomicU64::default).take(CLIENT_COUNT);
-        ClientCounters(counters.collect())
-    }
-}
-
-impl ClientCounters {
-    /// Adds `bytes` to what `client` holds; returns what it holds then.
-    pub fn add(&self, client: ClientId, bytes: u64) -> u64 {
-        self.of(client).fetch_add(bytes, Ordering::Relaxed) + bytes
-    }
-
-    /// Takes off what was added.
-    pub fn sub(&self, client: ClientId, bytes: u64) {
-        self.of(client).fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    fn of(&self, ClientId(index): ClientId) -> &AtomicU64 {
-        self.0
-            .get(index)
-            .expect("made by the remainder of a division by their count")
-    }
 }
 
 impl Budget {
@@ -85,16 +31,7 @@ impl Budget {
     /// The budget of a process. The last `reserve_bytes` are for connections that hold little.
     pub fn with_reserve(limit_bytes: u64, reserve_bytes: u64) -> Arc<Budget> {
         Arc::new(Budget {
-            total: Arc::new(Total {
-                used_bytes: AtomicU64::new(0),
-                limit_bytes,
-                reserve_bytes: reserve_bytes.min(limit_bytes),
-                small_bytes: (limit_bytes / SMALL_PART).clamp(SMALL_BYTES_MIN, SMALL_BYTES_MAX),
-                clients: ClientCounters::default(),
-                hasher: RandomState::new(),
-                has_refused: AtomicBool::new(false),
-                dropped_count: AtomicU64::new(0),
-            }),
+            total: Arc::new(Total::new(limit_bytes, reserve_bytes)),
             share: None,
         })
     }
@@ -109,8 +46,7 @@ impl Budget {
 
     /// The client of this name: an address, or what a request says of its tenant.
     pub fn client(&self, name: &[u8]) -> ClientId {
-        // The remainder is below the count, whatever the width of a pointer.
-        ClientId((self.total.hasher.hash_one(name) % CLIENT_COUNT as u64) as usize)
+        self.total.client(name)
     }
 
     /// On whose behalf it is charged. None: the budget of the process.
@@ -120,36 +56,28 @@ impl Budget {
 
     /// Bytes charged in the process, and what shares keep ready.
     pub fn used_bytes(&self) -> u64 {
-        self.total.used_bytes.load(Ordering::Relaxed)
+        self.total.used_bytes()
     }
 
     pub fn limit_bytes(&self) -> u64 {
-        self.total.limit_bytes
+        self.total.limit_bytes()
     }
 
     /// Bytes to be freed so that nobody is refused: none unless more than three quarters are used
     /// of what all may use, or more than half and somebody was refused since the last call. One
     /// thread calls this.
     pub fn excess_bytes(&self) -> u64 {
-        let (used_bytes, common_bytes) = (self.used_bytes(), self.total.common_bytes());
-        let half_bytes = common_bytes / 2;
-        let has_refused = self.total.has_refused.swap(false, Ordering::Relaxed);
-        let is_pressed = used_bytes > common_bytes / 4 * 3 || has_refused;
-        if is_pressed {
-            used_bytes.saturating_sub(half_bytes)
-        } else {
-            0
-        }
+        self.total.excess_bytes()
     }
 
     /// Notes that a connection was dropped to make room; returns how many were, so far.
     pub fn note_dropped(&self) -> u64 {
-        self.total.dropped_count.fetch_add(1, Ordering::Relaxed) + 1
+        self.total.note_dropped()
     }
 
     /// Connections that were dropped to make room.
     pub fn dropped_count(&self) -> u64 {
-        self.total.dropped_count.load(Ordering::Relaxed)
+        self.total.dropped_count()
     }
 
     /// Notes that `bytes` were received or taken by the peer: the connection moves.
@@ -169,14 +97,14 @@ impl Budget {
     fn reserve(&self, bytes: u64) -> Result<(), BudgetExhausted> {
         match &self.share {
             Some(share) => share.reserve(&self.total, bytes),
-            None => self.total.take(bytes, self.total.limit_bytes).map(|_| ()),
+            None => self.total.reserve(bytes),
         }
     }
 
-    fn give_back(&self, bytes: u64) {
+    fn release(&self, bytes: u64) {
         match &self.share {
-            Some(share) => share.give_back(&self.total, bytes),
-            None => self.total.return_bytes(bytes),
+            Some(share) => share.release(&self.total, bytes),
+            None => self.total.release(bytes),
         }
     }
 
@@ -192,132 +120,25 @@ impl Drop for Budget {
     }
 }
 
-/// What all charges of the process count in. Relaxed throughout: the counters guard no other
-/// memory.
-#[derive(Debug)]
-pub(crate) struct Total {
-    used_bytes: AtomicU64,
-    limit_bytes: u64,
-    reserve_bytes: u64,
-    small_bytes: u64,
-    clients: ClientCounters,
-    /// Keyed at random: nobody can choose names that share a counter.
-    hasher: RandomState,
-    /// A share was refused since [`Budget::excess_bytes`].
-    has_refused: AtomicBool,
-    dropped_count: AtomicU64,
-}
-
-impl Total {
-    /// What everybody may use.
-    fn common_bytes(&self) -> u64 {
-        self.limit_bytes - self.reserve_bytes
-    }
-
-    /// Takes `bytes` if no more than `ceiling_bytes` are used then; returns how many are.
-    fn take(&self, bytes: u64, ceiling_bytes: u64) -> Result<u64, BudgetExhausted> {
-        let taken = self
-            .used_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes)
-                    .filter(|total| *total <= ceiling_bytes)
-            });
-        taken
-            .map(|used| used + bytes)
-            .map_err(|_| self.refusal(bytes))
-    }
-
-    fn return_bytes(&self, bytes: u64) {
-        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn refusal(&self, asked_bytes: u64) -> BudgetExhausted {
-        BudgetExhausted {
-            asked_bytes,
-            limit_bytes: self.limit_bytes,
-        }
-    }
-
-    /// Takes `bytes` for `holder` on behalf of `client`.
-    ///
-    /// A connection that holds a small request and its response may use all of the limit, one that
-    /// holds little all but half of the reserve. One that holds more may use all but the reserve,
-    /// and no more than [`CONNECTION_FACTOR`] times what is left for its client; its client no more
-    /// than [`CLIENT_FACTOR`] times what is free. So whoever comes finds something free, however
-    /// many hold as much as they may, and nobody counts them.
-    pub(crate) fn fund(
-        &self,
-        holder: &Holder,
-        client: ClientId,
-        bytes: u64,
-    ) -> Result<(), BudgetExhausted> {
-        let held_bytes = holder.add_held(bytes);
-        let client_bytes = self.clients.add(client, bytes);
-        let is_small = held_bytes <= self.small_bytes;
-        let ceiling_bytes = if held_bytes <= SMALL_BYTES_MIN {
-            self.limit_bytes
-        } else if is_small {
-            self.limit_bytes - self.reserve_bytes / 2
-        } else {
-            self.common_bytes()
-        };
-        let taken = self.take(bytes, ceiling_bytes).and_then(|used_bytes| {
-            let free_bytes = ceiling_bytes - used_bytes;
-            if is_small || held_bytes <= room_bytes(free_bytes, client_bytes) {
-                return Ok(());
-            }
-            self.return_bytes(bytes);
-            Err(self.refusal(bytes))
-        });
-        if taken.is_err() {
-            self.clients.sub(client, bytes);
-            holder.sub_held(bytes);
-            if self.used_bytes.load(Ordering::Relaxed) > self.common_bytes() / 2 {
-                self.has_refused.store(true, Ordering::Relaxed);
-            }
-        }
-        taken
-    }
-
-    /// Gives back what [`Total::fund`] took.
-    pub(crate) fn unfund(&self, holder: &Holder, client: ClientId, bytes: u64) {
-        self.return_bytes(bytes);
-        self.clients.sub(client, bytes);
-        holder.sub_held(bytes);
-    }
-}
-
-/// What a connection may hold where `free_bytes` are free and its client holds `client_bytes`.
-fn room_bytes(free_bytes: u64, client_bytes: u64) -> u64 {
-    // What the client may take until it holds its factor of what is free then.
-    let client_room_bytes = free_bytes
-        .saturating_mul(CLIENT_FACTOR)
-        .saturating_sub(client_bytes)
-        / (CLIENT_FACTOR + 1);
-    client_room_bytes
-        .min(free_bytes)
-        .saturating_mul(CONNECTION_FACTOR)
-}
-
 /// Bytes reserved from a [`Budget`]; given back on drop.
 #[derive(Debug)]
 pub struct Charge {
     budget: Arc<Budget>,
     reserved_bytes: u64,
     /// The peer has done its part: the bytes wait for the server.
-    is_settled: AtomicBool,
+    is_complete: AtomicBool,
 }
 
 impl Charge {
     /// Granularity of reservations.
-    pub const STEP_BYTES: u64 = 64 << 10;
+    pub const STEP_BYTES: u64 = STEP_BYTES;
 
     /// A charge of nothing; grows with [`Charge::cover`].
     pub fn empty(budget: &Arc<Budget>) -> Charge {
         Charge {
             budget: Arc::clone(budget),
             reserved_bytes: 0,
-            is_settled: AtomicBool::new(false),
+            is_complete: AtomicBool::new(false),
         }
     }
 
@@ -329,7 +150,7 @@ impl Charge {
         if bytes <= self.reserved_bytes {
             return Ok(());
         }
-        self.unsettle();
+        self.mark_incomplete();
         let target = steps(bytes);
         self.budget.reserve(target - self.reserved_bytes)?;
         self.reserved_bytes = target;
@@ -338,9 +159,9 @@ impl Charge {
 
     /// Gives back what the charge covers beyond `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
-        self.unsettle();
+        self.mark_incomplete();
         let kept_bytes = steps(bytes).min(self.reserved_bytes);
-        self.budget.give_back(self.reserved_bytes - kept_bytes);
+        self.budget.release(self.reserved_bytes - kept_bytes);
         self.reserved_bytes = kept_bytes;
     }
 
@@ -350,23 +171,23 @@ impl Charge {
 
     /// Says that the bytes have arrived in full: while they are held now, it is not because their
     /// sender is slow.
-    pub fn settle(&self) {
+    pub fn mark_complete(&self) {
         // Small ones make no difference to whom is looked at.
         if self.reserved_bytes <= SMALL_BYTES_MIN {
             return;
         }
         if let Some(holder) = self.budget.holder()
-            && !self.is_settled.swap(true, Ordering::Relaxed)
+            && !self.is_complete.swap(true, Ordering::Relaxed)
         {
-            holder.add_settled(self.reserved_bytes);
+            holder.add_complete(self.reserved_bytes);
         }
     }
 
-    fn unsettle(&mut self) {
-        if std::mem::take(self.is_settled.get_mut())
+    fn mark_incomplete(&mut self) {
+        if std::mem::take(self.is_complete.get_mut())
             && let Some(holder) = self.budget.holder()
         {
-            holder.sub_settled(self.reserved_bytes);
+            holder.sub_complete(self.reserved_bytes);
         }
     }
 }
@@ -380,8 +201,8 @@ fn steps(bytes: u64) -> u64 {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.unsettle();
-        self.budget.give_back(self.reserved_bytes);
+        self.mark_incomplete();
+        self.budget.release(self.reserved_bytes);
     }
 }
 
@@ -500,15 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_not_the_peers() {
+    fn what_is_complete_is_not_the_peers() {
         let budget = Budget::new(1024 * MIB);
         let holder = Arc::<Holder>::default();
         let share = budget.share(&holder, budget.client(b"a"));
         let mut charge = Charge::empty(&share);
         charge.cover(3 * MIB).unwrap();
         assert_eq!(holder.peer_bytes(), 3 * MIB);
-        charge.settle();
-        charge.settle();
+        charge.mark_complete();
+        charge.mark_complete();
         assert_eq!(holder.peer_bytes(), 0);
         charge.shrink(2 * MIB);
         assert_eq!(
@@ -516,7 +337,7 @@ mod tests {
             2 * MIB + (128 << 10),
             "with what it keeps ready"
         );
-        charge.settle();
+        charge.mark_complete();
         drop(charge);
         assert_eq!(holder.peer_bytes(), 128 << 10);
         share.trim();

@@ -9,13 +9,18 @@
 //! ending this one. All are usable from every thread; nothing here blocks or does I/O. GPU memory
 //! enters through `cuda` in later work: until then a [`MemoryPlace`] of kind GPU can be described
 //! but not allocated.
+//!
+//! System calls are rustix's, but for mappings and handlers of signals: its calls for mappings are
+//! `unsafe` too, and handlers it leaves to libc.
 
+mod aligned_memory;
 mod arena;
 mod block;
 mod budget;
 pub mod fault;
 mod place;
 mod pool;
+mod pooled;
 #[cfg(debug_assertions)]
 pub mod refusals;
 mod reserve;
@@ -24,17 +29,18 @@ mod scarcity;
 mod share;
 mod shared;
 mod sparse;
+mod total;
 mod view;
 
 pub use block::Block;
-pub use budget::{Budget, BudgetExhausted, CLIENT_FACTOR, Charge, ClientCounters, ClientId};
+pub use budget::{Budget, Charge};
 pub use place::{MemoryKind, MemoryPlace};
 pub use pool::{Owner, Pool};
 pub use reserve::Reserve;
 pub use scarcity::{OutOfMemory, fallible, is_scarce, try_extend, try_push, try_reserve, try_text};
-pub use share::Holder;
 pub use shared::{AllowedOwners, MapError, SharedMapping};
 pub use sparse::SparseArray;
+pub use total::{BudgetExhausted, CLIENT_FACTOR, ClientCounters, ClientId, Holder};
 pub use view::ByteView;
 
 /// Every block starts on such a boundary: a cache line, and the widest vector load (AVX-512) of

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crossbeam_queue::ArrayQueue;
 
 use crate::OutOfMemory;
-use crate::block::{AlignedMemory, Block};
+use crate::aligned_memory::AlignedMemory;
 
 const SMALLEST_CLASS_BYTES: usize = 4 << 10;
 const LARGEST_CLASS_BYTES: usize = 16 << 20;
@@ -42,7 +42,7 @@ impl Owner {
     }
 }
 
-/// A recycler of [`Block`]s. Cheap to share; a block returns to its pool when dropped, on whatever
+/// A recycler of blocks. Cheap to share; a block returns to its pool when dropped, on whatever
 /// thread.
 pub struct Pool {
     classes: Vec<ArrayQueue<AlignedMemory>>,
@@ -68,13 +68,14 @@ impl Pool {
         })
     }
 
-    /// An empty block with room for at least `capacity` bytes.
+    /// Memory of the class of `capacity`, whose bytes may be anybody's; none if the pool keeps no
+    /// such blocks.
     ///
     /// # Errors
     /// [`OutOfMemory`] if there is none, not even if the pool lets go of all that is free.
-    pub fn try_take(self: &Arc<Pool>, capacity: usize) -> Result<Block, OutOfMemory> {
+    pub(crate) fn take(&self, capacity: usize) -> Result<Option<AlignedMemory>, OutOfMemory> {
         let Some((class, class_bytes)) = class_of(capacity) else {
-            return self.or_release(|| Block::try_with_capacity(capacity));
+            return Ok(None);
         };
         let recycled = self.classes.get(class).and_then(ArrayQueue::pop);
         let memory = match recycled {
@@ -85,19 +86,17 @@ impl Pool {
             }
             None => self.or_release(|| AlignedMemory::try_zeroed(class_bytes))?,
         };
-        Ok(Block::pooled(memory, Arc::clone(self), None))
+        Ok(Some(memory))
     }
 
-    /// As [`Pool::try_take`], for `owner`: its first `capacity` bytes are zero, or were this
-    /// owner's.
-    pub fn try_take_for(
-        self: &Arc<Pool>,
+    /// As [`Pool::take`], for `owner`: its first `capacity` bytes are zero, or were this owner's.
+    pub(crate) fn take_for(
+        &self,
         owner: Owner,
         capacity: usize,
-    ) -> Result<Block, OutOfMemory> {
+    ) -> Result<Option<AlignedMemory>, OutOfMemory> {
         let Some((class, class_bytes)) = class_of(capacity) else {
-            // New memory is zeroed.
-            return self.or_release(|| Block::try_with_capacity(capacity));
+            return Ok(None);
         };
         let memory = match self.find(class, owner) {
             Some((previous, mut memory)) => {
@@ -110,18 +109,11 @@ impl Pool {
             }
             None => self.or_release(|| AlignedMemory::try_zeroed(class_bytes))?,
         };
-        Ok(Block::pooled(memory, Arc::clone(self), Some(owner)))
-    }
-
-    /// As [`Pool::try_take`], but that its first `capacity` bytes are zero.
-    pub fn try_take_zeroed(self: &Arc<Pool>, capacity: usize) -> Result<Block, OutOfMemory> {
-        let mut block = self.try_take(capacity)?;
-        block.zero(capacity);
-        Ok(block)
+        Ok(Some(memory))
     }
 
     /// A second attempt, after letting go of what is free, if the first one finds no memory.
-    fn or_release<T>(
+    pub(crate) fn or_release<T>(
         &self,
         attempt: impl Fn() -> Result<T, OutOfMemory>,
     ) -> Result<T, OutOfMemory> {
@@ -181,20 +173,21 @@ impl Pool {
         self.retained_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn give_back(&self, memory: AlignedMemory, owner: Option<Owner>) {
+    /// Keeps memory that is not used any more for the next block, or frees it.
+    pub(crate) fn recycle(&self, memory: AlignedMemory, owner: Option<Owner>) {
         let bytes = memory.capacity();
         let Some((class, _)) = class_of(bytes) else {
             return;
         };
         // Relaxed: an approximate bound; the queue itself orders the memory.
         if self.retained_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.retain_bytes_max
-            || !self.keep(class, memory, owner)
+            || !self.push_free(class, memory, owner)
         {
             self.retained_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    fn keep(&self, class: usize, memory: AlignedMemory, owner: Option<Owner>) -> bool {
+    fn push_free(&self, class: usize, memory: AlignedMemory, owner: Option<Owner>) -> bool {
         let kept = match owner {
             None => self
                 .classes
@@ -256,89 +249,5 @@ mod tests {
         );
         assert_eq!(class_of(0), None);
         assert_eq!(class_of(LARGEST_CLASS_BYTES + 1), None);
-    }
-
-    #[test]
-    fn recycles_within_its_bound() {
-        let pool = Pool::new(100 << 10);
-        let address = pool.try_take(50 << 10).unwrap().as_ptr();
-        assert!(pool.retained_bytes() >= 50 << 10);
-        assert_eq!(
-            pool.try_take(50 << 10).unwrap().as_ptr(),
-            address,
-            "the same block again"
-        );
-        drop((
-            pool.try_take(60 << 10).unwrap(),
-            pool.try_take(60 << 10).unwrap(),
-        ));
-        assert!(pool.retained_bytes() <= 100 << 10);
-    }
-
-    #[test]
-    fn a_grown_block_does_not_come_back() {
-        let pool = Pool::new(1 << 30);
-        let mut block = pool.try_take(8 << 10).unwrap();
-        block.try_reserve(1 << 20).unwrap();
-        drop(block);
-        assert_eq!(pool.retained_bytes(), 0);
-    }
-
-    #[test]
-    fn an_owners_bytes_are_seen_by_nobody_else() {
-        const BYTES: usize = 8 << 10;
-        let pool = Pool::new(1 << 30);
-        let (first, second) = (Owner::new(), Owner::new());
-        let fill = |mut block: Block, byte: u8| {
-            block.advance(BYTES);
-            block.as_mut_slice().fill(byte);
-            block.as_ptr()
-        };
-        let bytes_of = |mut block: Block| {
-            block.advance(BYTES);
-            block.as_slice().to_vec()
-        };
-        let address = fill(pool.try_take_for(first, BYTES).unwrap(), 7);
-        let own = pool.try_take_for(first, BYTES).unwrap();
-        assert_eq!(own.as_ptr(), address, "its own block");
-        assert_eq!(bytes_of(own), [7; BYTES], "as it was");
-        assert_ne!(
-            pool.try_take(BYTES).unwrap().as_ptr(),
-            address,
-            "not for just anybody"
-        );
-        let others = pool.try_take_for(second, BYTES).unwrap();
-        assert_eq!(others.as_ptr(), address, "another's, rather than a new one");
-        assert_eq!(bytes_of(others), [0; BYTES]);
-        // Among blocks of several owners each finds its own.
-        let blocks: Vec<Block> = [first, second, first, second]
-            .map(|owner| pool.try_take_for(owner, BYTES).unwrap())
-            .into();
-        blocks.into_iter().for_each(|block| {
-            fill(block, 9);
-        });
-        for owner in [second, second, first, first] {
-            let block = pool.try_take_for(owner, BYTES).unwrap();
-            assert_eq!(bytes_of(block), [9; BYTES]);
-        }
-        // What shards wrote reaches no owner, and can be had zeroed.
-        fill(pool.try_take(BYTES).unwrap(), 5);
-        let stranger = bytes_of(pool.try_take_for(Owner::new(), BYTES).unwrap());
-        assert_eq!(stranger, [0; BYTES]);
-        assert_eq!(bytes_of(pool.try_take_zeroed(BYTES).unwrap()), [0; BYTES]);
-        drop(pool.try_take_for(first, 1 << 30).unwrap());
-        assert!(pool.retained_bytes() < 1 << 20);
-    }
-
-    #[test]
-    fn what_is_free_is_let_go_when_there_is_no_memory() {
-        let pool = Pool::new(1 << 30);
-        let owner = Owner::new();
-        drop((pool.try_take(1 << 20), pool.try_take_for(owner, 1 << 20)));
-        assert_eq!(pool.retained_bytes(), 2 << 20);
-        assert!(pool.try_take(isize::MAX as usize / 2).is_err());
-        assert_eq!(pool.retained_bytes(), 0);
-        assert!(pool.try_take_for(owner, usize::MAX).is_err());
-        assert!(pool.try_take(1 << 20).is_ok());
     }
 }

@@ -76,7 +76,7 @@ fn units(bytes: usize) -> usize {
 }
 
 /// A part of the reserve; null if it has none.
-fn take(layout: Layout) -> *mut u8 {
+fn allocate(layout: Layout) -> *mut u8 {
     if layout.size() > SINGLE_BYTES_MAX || layout.align() > UNIT_BYTES {
         return std::ptr::null_mut();
     }
@@ -95,7 +95,7 @@ fn take(layout: Layout) -> *mut u8 {
 }
 
 #[cold]
-fn give_back(place: *mut u8, bytes: usize) {
+fn free(place: *mut u8, bytes: usize) {
     let start = place.addr().wrapping_sub(base().addr()) / UNIT_BYTES;
     let count = units(bytes);
     let state = &mut *lock();
@@ -117,7 +117,7 @@ impl<A: GlobalAlloc> Reserve<A> {
             return std::ptr::null_mut();
         }
         for _ in 0..ATTEMPTS_MAX {
-            let place = take(layout);
+            let place = allocate(layout);
             if !place.is_null() {
                 return place;
             }
@@ -169,7 +169,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         if is_here(place) {
-            return give_back(place, layout.size());
+            return free(place, layout.size());
         }
         // SAFETY: the caller's promises are passed on; the block is not from here, so it is from
         // `inner`.

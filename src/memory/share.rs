@@ -7,58 +7,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::budget::{BudgetExhausted, Charge, ClientId, Total};
+use crate::total::{BudgetExhausted, ClientId, Holder, STEP_BYTES, Total};
 
 /// A small request and its response.
 const READY_STEPS: u64 = 2;
 /// Counts of steps are halves of one word.
 const STEPS_MAX: u64 = u32::MAX as u64;
 const TAKEN_SHIFT: u32 = 32;
-
-/// The figures of one connection, over all clients that it speaks for. Relaxed: they guard no other
-/// memory.
-#[derive(Debug, Default)]
-pub struct Holder {
-    held_bytes: AtomicU64,
-    /// Of these, what waits for the server.
-    settled_bytes: AtomicU64,
-    /// In all, in either direction.
-    moved_bytes: AtomicU64,
-}
-
-impl Holder {
-    /// Bytes that are held because the peer has not sent, or not taken, the rest of a message.
-    pub fn peer_bytes(&self) -> u64 {
-        let settled_bytes = self.settled_bytes.load(Ordering::Relaxed);
-        let held_bytes = self.held_bytes.load(Ordering::Relaxed);
-        held_bytes.saturating_sub(settled_bytes)
-    }
-
-    /// Bytes that were charged, given back or taken by the peer, in all.
-    pub fn moved_bytes(&self) -> u64 {
-        self.moved_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn note_moved(&self, bytes: u64) {
-        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_held(&self, bytes: u64) -> u64 {
-        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
-    }
-
-    pub(crate) fn sub_held(&self, bytes: u64) {
-        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_settled(&self, bytes: u64) {
-        self.settled_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub_settled(&self, bytes: u64) {
-        self.settled_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
 
 /// What a connection holds on behalf of one client.
 #[derive(Debug)]
@@ -96,7 +51,7 @@ impl ClientShare {
 
     /// `bytes` is a whole number of steps.
     pub(crate) fn reserve(&self, total: &Total, bytes: u64) -> Result<(), BudgetExhausted> {
-        let count = bytes / Charge::STEP_BYTES;
+        let count = bytes / STEP_BYTES;
         let ready = self
             .steps
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |steps| {
@@ -111,15 +66,15 @@ impl ClientShare {
             // More than any machine has, and than half a word counts.
             return Err(total.refusal(bytes));
         }
-        total.fund(&self.holder, self.client, bytes)?;
+        total.reserve_for(&self.holder, self.client, bytes)?;
         self.holder.note_moved(bytes);
         self.steps.fetch_add(join(count, count), Ordering::Relaxed);
         Ok(())
     }
 
     /// Gives back what was reserved, but for a little that is kept ready.
-    pub(crate) fn give_back(&self, total: &Total, bytes: u64) {
-        let excess_bytes = self.release(total, bytes / Charge::STEP_BYTES, READY_STEPS);
+    pub(crate) fn release(&self, total: &Total, bytes: u64) {
+        let excess_bytes = self.return_steps(total, bytes / STEP_BYTES, READY_STEPS);
         if excess_bytes > 0 {
             self.holder.note_moved(excess_bytes);
         }
@@ -129,13 +84,13 @@ impl ClientShare {
     pub(crate) fn trim(&self, total: &Total) {
         let (used, taken) = split(self.steps.load(Ordering::Relaxed));
         if used < taken {
-            self.release(total, 0, 0);
+            self.return_steps(total, 0, 0);
         }
     }
 
     /// Ends the use of `count` steps, and gives back what is taken beyond those in use and `ready`.
     /// Returns how many bytes that was.
-    fn release(&self, total: &Total, count: u64, ready: u64) -> u64 {
+    fn return_steps(&self, total: &Total, count: u64, ready: u64) -> u64 {
         let mut excess = 0;
         let outcome = self
             .steps
@@ -147,9 +102,9 @@ impl ClientShare {
                 Some(join(used, kept))
             });
         debug_assert!(outcome.is_ok(), "more was given back than reserved");
-        let excess_bytes = excess * Charge::STEP_BYTES;
+        let excess_bytes = excess * STEP_BYTES;
         if excess > 0 {
-            total.unfund(&self.holder, self.client, excess_bytes);
+            total.release_for(&self.holder, self.client, excess_bytes);
         }
         excess_bytes
     }
@@ -158,9 +113,9 @@ impl ClientShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Budget;
+    use crate::{Budget, Charge};
 
-    const STEP: u64 = Charge::STEP_BYTES;
+    const STEP: u64 = STEP_BYTES;
 
     #[test]
     fn small_charges_stay_with_their_connection() {
@@ -197,7 +152,7 @@ mod tests {
                     for round in 0..2000 {
                         let mut charge = Charge::empty(share);
                         let _ = charge.cover((thread + round) % 5 * STEP);
-                        charge.settle();
+                        charge.mark_complete();
                         share.trim();
                     }
                 });

@@ -89,7 +89,7 @@ impl<A> SparseArray<A> {
     }
 
     /// A free page; none if all are taken.
-    fn take(&self) -> Option<NonNull<u8>> {
+    fn take_page(&self) -> Option<NonNull<u8>> {
         let base = self.base()?;
         let first = self.hint.load(Ordering::Relaxed);
         for step in 0..WORD_COUNT {
@@ -128,7 +128,7 @@ impl<A> SparseArray<A> {
         (offset < REGION_BYTES).then_some(offset / PAGE_BYTES)
     }
 
-    fn give_back(&self, page: usize) {
+    fn free_page(&self, page: usize) {
         let (index, bit) = (page / WORD_PAGES, page % WORD_PAGES);
         let word = &self.taken[index];
         let before = word.fetch_and(!(1 << bit), Ordering::Release);
@@ -162,7 +162,7 @@ impl<A> SparseArray<A> {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for SparseArray<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_page(layout)
-            && let Some(page) = self.take()
+            && let Some(page) = self.take_page()
         {
             return page.as_ptr();
         }
@@ -174,7 +174,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for SparseArray<A> {
         if is_page(layout)
             && let Some(page) = self.page_of(place)
         {
-            return self.give_back(page);
+            return self.free_page(page);
         }
         // SAFETY: the caller's promises are passed on; the block is not from here, so it is from
         // `inner`.
@@ -204,7 +204,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for SparseArray<A> {
         if !moved.is_null() {
             // SAFETY: both blocks are at least this long, and one was just allocated.
             unsafe { moved.copy_from_nonoverlapping(place, size.min(PAGE_BYTES)) };
-            self.give_back(page);
+            self.free_page(page);
         }
         moved
     }
@@ -326,21 +326,24 @@ mod tests {
     fn no_page_has_two_owners() {
         static ALLOCATOR: SparseArray<System> = SparseArray::new(System);
         let kept = allocate(&ALLOCATOR, KEPT_WORD_COUNT * WORD_PAGES);
+        let fill_and_check = |mark: u8, count| {
+            let places = allocate(&ALLOCATOR, count);
+            for place in &places {
+                // SAFETY: a page of its own.
+                unsafe { place.write_bytes(mark, PAGE_BYTES) };
+            }
+            for place in &places {
+                // SAFETY: written above.
+                let page = unsafe { std::slice::from_raw_parts(*place, PAGE_BYTES) };
+                assert!(page == [mark; PAGE_BYTES]);
+            }
+            free(&ALLOCATOR, &places);
+        };
         std::thread::scope(|scope| {
             for mark in 1..=4_u8 {
                 scope.spawn(move || {
                     for round in 0..400 {
-                        let places = allocate(&ALLOCATOR, 1 + (round * usize::from(mark)) % 48);
-                        for place in &places {
-                            // SAFETY: a page of its own.
-                            unsafe { place.write_bytes(mark, PAGE_BYTES) };
-                        }
-                        for place in &places {
-                            // SAFETY: written above.
-                            let page = unsafe { std::slice::from_raw_parts(*place, PAGE_BYTES) };
-                            assert!(page == [mark; PAGE_BYTES]);
-                        }
-                        free(&ALLOCATOR, &places);
+                        fill_and_check(mark, 1 + (round * usize::from(mark)) % 48);
                     }
                 });
             }

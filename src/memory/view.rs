@@ -155,8 +155,8 @@ impl ByteView {
     }
 
     /// Says of what the bytes are charged with that it waits for the server, see
-    /// [`Charge::settle`].
-    pub fn settle(&self) {
+    /// [`Charge::mark_complete`].
+    pub fn mark_complete(&self) {
         type Charged = (Option<Arc<dyn Any + Send + Sync>>, Charge);
         let Some(owner) = self.owner() else { return };
         let charge = match owner.downcast_ref::<Block>() {
@@ -164,7 +164,7 @@ impl ByteView {
             None => owner.downcast_ref::<Charged>().map(|(_, charge)| charge),
         };
         if let Some(charge) = charge {
-            charge.settle();
+            charge.mark_complete();
         }
     }
 

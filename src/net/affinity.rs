@@ -1,38 +1,33 @@
 //! On which CPUs threads run, and how readily.
+//!
+//! rustix has neither `set_mempolicy` nor `sched_setattr`, nor has the C library: these are called
+//! by their numbers.
 
 use std::io;
+use std::num::NonZeroU64;
+
+use rustix::process::{Pid, getpid, setpriority_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs that the calling thread may use, ascending; never empty.
 pub fn current_cpus() -> io::Result<Vec<usize>> {
-    cpus_of(0)
+    cpus_of(None)
 }
 
 /// The CPUs that the process may use: those of its main thread, which nobody confines.
 pub fn process_cpus() -> io::Result<Vec<usize>> {
-    // SAFETY: the call has no arguments and no way to fail.
-    cpus_of(unsafe { libc::getpid() })
+    cpus_of(Some(getpid()))
 }
 
 /// The system's number of the calling thread, as in `/proc/self/task`.
 pub fn current_thread_id() -> i32 {
-    // SAFETY: the call has no arguments and no way to fail.
-    unsafe { libc::gettid() }
+    rustix::thread::gettid().as_raw_pid()
 }
 
-fn cpus_of(thread_id: i32) -> io::Result<Vec<usize>> {
-    // SAFETY: all-zero bytes are a valid, empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is writable and as large as stated; 0 is the calling thread.
-    let result =
-        unsafe { libc::sched_getaffinity(thread_id, size_of::<libc::cpu_set_t>(), &raw mut set) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let size = usize::try_from(libc::CPU_SETSIZE).expect("a positive constant");
-    // SAFETY: `cpu` is below the set's size.
-    Ok((0..size)
-        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
-        .collect())
+/// Of the calling thread if there is no id.
+fn cpus_of(thread_id: Option<Pid>) -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(thread_id)?;
+    Ok((0..CPUS_MAX).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
 /// Confines the calling thread to `cpus`. Threads and processes that it starts inherit the set.
@@ -49,25 +44,17 @@ pub fn confine_current_thread(cpus: &[usize]) -> io::Result<()> {
 /// # Errors
 /// As there, and if there is no such thread.
 pub fn confine_thread(thread_id: i32, cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: all-zero bytes are a valid, empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut set = CpuSet::new();
     for cpu in cpus {
-        if *cpu >= usize::try_from(libc::CPU_SETSIZE).expect("a positive constant") {
+        if *cpu >= CPUS_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("there is no CPU {cpu}"),
             ));
         }
-        // SAFETY: `cpu` is below the set's size.
-        unsafe { libc::CPU_SET(*cpu, &mut set) };
+        set.set(*cpu);
     }
-    // SAFETY: `set` is readable and as large as stated; 0 is the calling thread.
-    let result =
-        unsafe { libc::sched_setaffinity(thread_id, size_of::<libc::cpu_set_t>(), &raw const set) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    Ok(sched_setaffinity(Pid::from_raw(thread_id), &set)?)
 }
 
 /// `cpus`, which ascend, as people write them: `0-3,8`.
@@ -90,7 +77,7 @@ pub fn list_text(cpus: &[usize]) -> String {
 }
 
 /// CPUs are numbered below this.
-pub const CPUS_MAX: usize = libc::CPU_SETSIZE as usize;
+pub const CPUS_MAX: usize = CpuSet::MAX_CPU;
 
 /// Has the calling thread, and those that it starts, take memory from NUMA node `node` only.
 ///
@@ -129,11 +116,7 @@ const NODES_MAX: usize = 1_024;
 /// Adds `nice` to the calling thread's niceness (on Linux it is the thread's own, not the
 /// process').
 pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
-    // SAFETY: no pointers are passed; 0 is the calling thread.
-    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    Ok(setpriority_process(None, nice)?)
 }
 
 /// Asks for turns of `slice_ns` (100 us to 100 ms), where the system's own is some milliseconds:
@@ -206,11 +189,9 @@ const EMPTY_ATTRIBUTES: libc::sched_attr = libc::sched_attr {
 /// Lets timed waits of the calling thread end up to `slack_ns` late (the system's default is 50
 /// us); 0 restores the default.
 pub fn set_timer_slack_of_current_thread(slack_ns: u64) -> io::Result<()> {
-    // SAFETY: this option takes a number, and touches the calling thread alone.
-    if unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(
+        slack_ns,
+    ))?)
 }
 
 /// How many CPUs' worth of time the process' cgroup grants (its quota over its period); none
@@ -264,8 +245,7 @@ mod tests {
             );
             shorten_turns_of_current_thread(200_000).unwrap();
             set_timer_slack_of_current_thread(1_000).unwrap();
-            // SAFETY: this option takes no argument.
-            assert_eq!(unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }, 1_000);
+            assert_eq!(rustix::thread::current_timer_slack().unwrap(), 1_000);
         })
         .join()
         .unwrap();

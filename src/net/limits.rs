@@ -1,4 +1,7 @@
 //! Resource limits of the process.
+//!
+//! By libc: rustix has no `mallopt`, and its `getrlimit` returns no error, so that a sandbox which
+//! forbids the call would go unnoticed.
 
 use std::io;
 

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use crate::socket::set_flag;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 /// Pending connections that the kernel keeps for us; it lowers this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -63,10 +63,7 @@ impl Listener {
     }
 
     fn listen(socket: OwnedFd) -> io::Result<Listener> {
-        // SAFETY: no pointers are passed.
-        if unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        rustix::net::listen(&socket, BACKLOG)?;
         let listener = std::net::TcpListener::from(socket);
         let address = listener.local_addr()?;
         Ok(Listener {
@@ -86,102 +83,44 @@ impl Listener {
     /// # Errors
     /// `EINVAL` after [`Listener::shut_down`]; `EMFILE` and the like when the system has no room.
     pub fn accept(&self) -> io::Result<OwnedFd> {
-        // SAFETY: null pointers mean that the peer's address is not wanted.
-        let raw = unsafe {
-            libc::accept4(
-                self.socket.as_raw_fd(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                libc::SOCK_CLOEXEC,
-            )
-        };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `raw` was just opened and nobody else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+        Ok(rustix::net::accept_with(
+            &self.socket,
+            SocketFlags::CLOEXEC,
+        )?)
     }
 
     /// Ends a pending and every later [`Listener::accept`], from any thread; later connection
     /// attempts are refused.
     pub fn shut_down(&self) {
-        // SAFETY: no pointers are passed; the descriptor is open while `self` lives.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        // A socket that is shut down already says so, which is of no interest here.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
 
 /// A socket that has its address and does not listen.
 fn bind_one(address: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() {
-        libc::AF_INET
+        AddressFamily::INET
     } else {
-        libc::AF_INET6
+        AddressFamily::INET6
     };
-    // SAFETY: no pointers are passed.
-    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `raw` was just opened and nobody else owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Restarting on the same port must not wait for connections in TIME_WAIT.
-    set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
     // Connections inherit it: a peer that is gone without a word is noticed after some two hours,
     // be it asked by a protocol or not.
-    set_flag(raw, libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
     if reuse_port {
-        set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+        sockopt::set_socket_reuseport(&socket, true)?;
     }
-    let (storage, length) = to_system(address);
-    // SAFETY: `storage` holds `length` valid bytes of an address of this family.
-    if unsafe { libc::bind(raw, (&raw const storage).cast(), length) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    rustix::net::bind(&socket, &address)?;
     Ok(socket)
-}
-
-fn to_system(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
-    // SAFETY: all-zero bytes are a valid sockaddr_storage.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let length = match address {
-        SocketAddr::V4(v4) => {
-            let system = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: sockaddr_storage is at least as large and as aligned as every address type.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(system) };
-            size_of::<libc::sockaddr_in>()
-        }
-        SocketAddr::V6(v6) => {
-            let system = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe {
-                (&raw mut storage)
-                    .cast::<libc::sockaddr_in6>()
-                    .write(system)
-            };
-            size_of::<libc::sockaddr_in6>()
-        }
-    };
-    (storage, length as libc::socklen_t)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::{Errno, FdFlags};
     use std::io::Write;
     use std::net::TcpStream;
     use std::time::Duration;
@@ -193,14 +132,14 @@ mod tests {
             let mut client = TcpStream::connect(listener.address()).unwrap();
             client.write_all(b"x").unwrap();
             let accepted = listener.accept().unwrap();
-            // SAFETY: no pointers are passed.
-            let flags = unsafe { libc::fcntl(accepted.as_raw_fd(), libc::F_GETFD) };
-            assert_ne!(flags & libc::FD_CLOEXEC, 0);
+            let flags = rustix::io::fcntl_getfd(&accepted).unwrap();
+            assert!(flags.contains(FdFlags::CLOEXEC));
             std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| listener.accept().unwrap_err().raw_os_error());
+                // It most likely waits by then; whichever comes first, it ends.
                 std::thread::sleep(Duration::from_millis(20));
                 listener.shut_down();
-                assert_eq!(waiting.join().unwrap(), Some(libc::EINVAL));
+                assert_eq!(waiting.join().unwrap(), Some(Errno::INVAL.raw_os_error()));
             });
             assert!(TcpStream::connect(listener.address()).is_err());
         }

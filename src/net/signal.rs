@@ -2,11 +2,17 @@
 //!
 //! The handler only stores the number and writes an eventfd, which is all that is safe inside one.
 //! Signals are not blocked: processes that backends start would inherit the mask.
+//!
+//! By libc are handlers (`sigaction`, `signal`, `raise`) and `_exit`, which rustix leaves to it,
+//! and what a handler calls: it has to put errno back.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
 
 static EVENT: AtomicI32 = AtomicI32::new(-1);
 /// A bit for each signal that came and was not read yet.
@@ -43,15 +49,9 @@ impl Signals {
     /// # Errors
     /// If it is installed already, or the kernel refuses.
     pub fn install(numbers: &[i32]) -> io::Result<Signals> {
-        // SAFETY: no pointers are passed.
-        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just opened and nobody else owns it.
-        let event = unsafe { OwnedFd::from_raw_fd(raw) };
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         if EVENT
-            .compare_exchange(-1, raw, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(-1, event.as_raw_fd(), Ordering::AcqRel, Ordering::Relaxed)
             .is_err()
         {
             return Err(io::Error::new(
@@ -80,20 +80,9 @@ impl Signals {
                 RECEIVED.fetch_and(!(1 << number), Ordering::AcqRel);
                 return Ok(number.cast_signed());
             }
-            // SAFETY: `count` is writable and as long as stated.
-            let got = unsafe {
-                libc::read(
-                    self.event.as_raw_fd(),
-                    count.as_mut_ptr().cast(),
-                    count.len(),
-                )
-            };
-            if got > 0 {
-                continue;
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+            match rustix::io::read(&self.event, &mut count) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -1,10 +1,18 @@
 //! Connected sockets.
+//!
+//! Callers name a socket by its number, as the runtime's streams and the shard's table of
+//! connections do, and hold it open during the call. The system calls are rustix's, but for `recv`:
+//! rustix takes memory that is not initialised only as `MaybeUninit`, which a `BufMut` gives out in
+//! `unsafe` alone.
 
 use std::io::{self, IoSlice};
-use std::net::IpAddr;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use bytes::BufMut;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 
 /// Gives an open descriptor to a type that is built from raw descriptors.
 pub fn adopt<T: FromRawFd>(socket: OwnedFd) -> T {
@@ -14,27 +22,14 @@ pub fn adopt<T: FromRawFd>(socket: OwnedFd) -> T {
 
 /// Sends small writes at once instead of collecting them.
 pub fn set_nodelay(socket: RawFd) -> io::Result<()> {
-    set_flag(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)
+    Ok(sockopt::set_tcp_nodelay(borrow(&socket), true)?)
 }
 
-/// Turns an option of the socket on.
-pub(crate) fn set_flag(socket: RawFd, level: i32, option: i32) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: `on` is a readable int of the stated size.
-    let result = unsafe {
-        libc::setsockopt(
-            socket,
-            level,
-            option,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if result != 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+/// `socket` for the length of a call.
+fn borrow(socket: &RawFd) -> BorrowedFd<'_> {
+    debug_assert!(*socket >= 0, "not a descriptor");
+    // SAFETY: the number is that of a socket which the caller of this module holds open.
+    unsafe { BorrowedFd::borrow_raw(*socket) }
 }
 
 /// Receives what has arrived into the spare room of `target`, which need not be initialised, and
@@ -68,73 +63,54 @@ const PIECES_MAX: usize = 1024;
 /// # Errors
 /// `WouldBlock` if it takes none now; no signal is raised when the peer is gone.
 pub fn send_vectored(socket: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    // IoSlice is guaranteed to have the layout of iovec, and the kernel only reads through it.
-    message.msg_iov = pieces.as_ptr().cast_mut().cast();
-    message.msg_iovlen = pieces.len().min(PIECES_MAX);
-    // SAFETY: `message` names `msg_iovlen` readable pieces that outlive the call.
-    let sent = unsafe {
-        libc::sendmsg(
-            socket,
-            &raw const message,
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-        )
-    };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    let pieces = pieces.get(..PIECES_MAX).unwrap_or(pieces);
+    let sent = rustix::net::sendmsg(
+        borrow(&socket),
+        pieces,
+        &mut SendAncillaryBuffer::default(),
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    );
+    Ok(sent?)
 }
 
 /// Makes pending and later reads of the socket see the end of the stream, once what the kernel
 /// already has is read.
 pub fn stop_receiving(socket: RawFd) {
-    // SAFETY: no pointers are passed; a wrong descriptor is an error that is of no interest here.
-    unsafe { libc::shutdown(socket, libc::SHUT_RD) };
+    // A connection that is over already says so, which is of no interest here.
+    let _ = rustix::net::shutdown(borrow(&socket), Shutdown::Read);
 }
 
 /// Tells the peer that nothing more will come; it can still send.
 pub fn finish_sending(socket: RawFd) {
-    // SAFETY: as in `stop_receiving`.
-    unsafe { libc::shutdown(socket, libc::SHUT_WR) };
+    let _ = rustix::net::shutdown(borrow(&socket), Shutdown::Write);
 }
 
 /// Ends the connection as [`stop_transfer`] does, and has what the peer did not take thrown away
 /// when the socket is closed.
 pub fn abort(socket: RawFd) {
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
-    // SAFETY: `linger` is readable and of the stated size; a wrong descriptor is an error that is
-    // of no interest here.
-    unsafe {
-        libc::setsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of_val(&linger) as libc::socklen_t,
-        )
-    };
+    let _ = sockopt::set_socket_linger(borrow(&socket), Some(Duration::ZERO));
     stop_transfer(socket);
 }
 
 /// Whether the connection is over: the peer has reset it, or this side has ended it in both
 /// directions. The end of the peer's own side alone does not count.
 pub fn is_reset(socket: RawFd) -> bool {
-    let mut entry = libc::pollfd {
-        fd: socket,
-        events: 0,
-        revents: 0,
+    const AT_ONCE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
-    // SAFETY: one entry, which is written to; it does not wait.
-    let count = unsafe { libc::poll(&raw mut entry, 1, 0) };
-    count == 1 && entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+    let mut entries = [PollFd::from_borrowed_fd(
+        borrow(&socket),
+        PollFlags::empty(),
+    )];
+    let count = rustix::event::poll(&mut entries, Some(&AT_ONCE));
+    let ends = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    count == Ok(1) && entries[0].revents().intersects(ends)
 }
 
 /// Ends the connection in both directions; pending reads and writes return at once.
 pub fn stop_transfer(socket: RawFd) {
-    // SAFETY: as in `stop_receiving`.
-    unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+    let _ = rustix::net::shutdown(borrow(&socket), Shutdown::Both);
 }
 
 /// Who is at the other end of a TCP connection.
@@ -142,27 +118,11 @@ pub fn stop_transfer(socket: RawFd) {
 /// # Errors
 /// If the connection is gone, or is none of TCP.
 pub fn peer_address(socket: RawFd) -> io::Result<IpAddr> {
-    // SAFETY: all-zero bytes are a valid sockaddr_storage.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&storage) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `storage`.
-    let result = unsafe { libc::getpeername(socket, (&raw mut storage).cast(), &raw mut length) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says that this is what was written; the storage is aligned for
-            // every kind.
-            let address = unsafe { &*(&raw const storage).cast::<libc::sockaddr_in>() };
-            Ok(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let address = unsafe { &*(&raw const storage).cast::<libc::sockaddr_in6>() };
-            Ok(IpAddr::from(address.sin6_addr.s6_addr))
-        }
-        _ => Err(io::Error::from(io::ErrorKind::Unsupported)),
+    let address = rustix::net::getpeername(borrow(&socket))?;
+    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+    match address {
+        Some(address) => Ok(address.ip()),
+        None => Err(io::Error::from(io::ErrorKind::Unsupported)),
     }
 }
 

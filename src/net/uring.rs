@@ -1,4 +1,6 @@
 //! Probes whether this process may use io_uring.
+//!
+//! By libc: rustix's `io_uring_setup` is `unsafe` as well.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -26,10 +28,12 @@ pub fn probe() -> io::Result<()> {
 fn explain(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSYS) => {
-            "the kernel lacks it or a seccomp profile hides it; Linux 5.8 or later with io_uring allowed is needed"
+            "the kernel lacks it or a seccomp profile hides it; Linux 5.8 or later with io_uring \
+             allowed is needed"
         }
         Some(libc::EPERM | libc::EACCES) => {
-            "a seccomp profile or the sysctl kernel.io_uring_disabled forbids it; allow io_uring_setup, io_uring_enter and io_uring_register"
+            "a seccomp profile or the sysctl kernel.io_uring_disabled forbids it; allow \
+             io_uring_setup, io_uring_enter and io_uring_register"
         }
         Some(libc::ENOMEM) => "not enough lockable memory; raise RLIMIT_MEMLOCK",
         Some(libc::EMFILE | libc::ENFILE) => "too many open files; raise RLIMIT_NOFILE",

@@ -59,7 +59,8 @@ fn write_catalog(set: &FileDescriptorSet, output: &Path) {
         let name = file.name();
         writeln!(
             text,
-            "File {{ name: {name:?}, descriptor: include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{bytes}\")), imports: &{imports:?} }},"
+            "File {{ name: {name:?}, descriptor: include_bytes!(concat!(env!(\"OUT_DIR\"), \
+             \"/{bytes}\")), imports: &{imports:?} }},"
         )
         .expect("writing to a string cannot fail");
         let mut names = Vec::new();
@@ -82,7 +83,8 @@ fn write_catalog(set: &FileDescriptorSet, output: &Path) {
     messages.sort();
     write!(
         text,
-        "];\npub static SYMBOLS: &[(&str, usize)] = &{symbols:?};\npub static MESSAGES: &[&str] = &{messages:?};\npub static SERVICES: &[&str] = &{services:?};\n"
+        "];\npub static SYMBOLS: &[(&str, usize)] = &{symbols:?};\npub static MESSAGES: &[&str] = \
+         &{messages:?};\npub static SERVICES: &[&str] = &{services:?};\n"
     )
     .expect("writing to a string cannot fail");
     std::fs::write(output.join("catalog.rs"), text).expect("OUT_DIR is writable");

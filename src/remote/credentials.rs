@@ -2,7 +2,8 @@
 //! environment, as upstream.
 //!
 //! ```json
-//! { "s3": { "": { "key_id": "…", "secret_key": "…", "region": "…", "session_token": "…", "profile": "…" },
+//! { "s3": { "": { "key_id": "…", "secret_key": "…", "region": "…", "session_token": "…",
+//! "profile": "…" },
 //!           "s3://bucket-0": { … } },
 //!   "gs": { "": "/path/to/credentials.json" },
 //!   "as": { "": { "account_str": "…", "account_key": "…", "auth_type": "…", "client_id": "…" } } }

@@ -123,7 +123,8 @@ impl DownloadState<'_> {
                     let DownloadPart { object, end, .. } = part;
                     let name = &object.name;
                     log::warning!(
-                        "download of '{name}' broke at byte {position} of {end}, going on from there: {failure}"
+                        "download of '{name}' broke at byte {position} of {end}, going on from \
+                         there: {failure}"
                     );
                     sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);

@@ -133,12 +133,14 @@ mod tests {
 
     #[test]
     fn the_words_of_each_kind() {
-        let document = "400 Bad Request: <Error><Code>InvalidToken</Code><Message>It is malformed.</Message></Error>";
+        let document = "400 Bad Request: <Error><Code>InvalidToken</Code><Message>It is \
+                        malformed.</Message></Error>";
         for (kind, text, expected) in [
             (
                 UriKind::S3,
                 document,
-                "Could not list contents of directory at U due to exception: InvalidToken, error message: It is malformed.",
+                "Could not list contents of directory at U due to exception: InvalidToken, error \
+                 message: It is malformed.",
             ),
             (
                 UriKind::Gs,
@@ -153,7 +155,8 @@ mod tests {
             (
                 UriKind::S3,
                 "connection refused",
-                "Could not list contents of directory at U due to exception: RequestFailed, error message: Generic S3 error: connection refused",
+                "Could not list contents of directory at U due to exception: RequestFailed, error \
+                 message: Generic S3 error: connection refused",
             ),
         ] {
             assert_eq!(generic(text).of_listing(kind, "U").message, expected);
@@ -172,8 +175,8 @@ mod tests {
         assert!(profile.is_about_access() && !profile.is_passing());
         assert_eq!(
             profile.of_listing(UriKind::S3, "U").message,
-            "Could not list contents of directory at U due to exception: NoCredentials, error message: \
-             the AWS profile 'p' gives no credentials: no answer"
+            "Could not list contents of directory at U due to exception: NoCredentials, error \
+             message: the AWS profile 'p' gives no credentials: no answer"
         );
         let ours = RemoteFailure::Final(Error::unavailable("stop"));
         assert!(!ours.is_about_access() && !ours.is_passing());

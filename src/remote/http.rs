@@ -74,7 +74,7 @@ impl PooledClient {
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let target = HttpTarget::of(&request, self.allows_http)?;
         // One that was idle may just have ended.
-        while let Some(sender) = self.idle.take(&target.key()) {
+        while let Some(sender) = self.idle.pop(&target.key()) {
             match self.send(sender, &target, request.clone()).await {
                 Err(error) if error.kind() == HttpErrorKind::Request => {}
                 outcome => return outcome,
@@ -217,14 +217,14 @@ trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
 impl IdleConnections {
-    fn take(&self, key: &str) -> Option<RequestSender> {
+    fn pop(&self, key: &str) -> Option<RequestSender> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let senders = idle.get_mut(key)?;
         senders.retain(|sender| !sender.is_closed());
         senders.pop()
     }
 
-    fn put(&self, key: &str, sender: RequestSender) {
+    fn push(&self, key: &str, sender: RequestSender) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let senders = idle.entry(key.to_owned()).or_default();
         senders.retain(|sender| !sender.is_closed());
@@ -267,10 +267,10 @@ impl Body for HttpReply {
                 this.is_waiting = false;
                 let is_over = frame.is_none() || this.body.is_end_stream();
                 if is_over && let Some(sender) = this.sender.take() {
-                    this.idle.put(&this.key, sender);
+                    this.idle.push(&this.key, sender);
                 }
                 let frame = frame.map(|frame| frame.map_err(broken));
-                Poll::Ready(frame.map(|frame| this.take(frame?)))
+                Poll::Ready(frame.map(|frame| this.count_bytes(frame?)))
             }
             Poll::Pending => {
                 if !this.is_waiting {
@@ -294,7 +294,7 @@ impl Body for HttpReply {
 }
 
 impl HttpReply {
-    fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, HttpError> {
+    fn count_bytes(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, HttpError> {
         let count = frame.data_ref().map_or(0, Bytes::len);
         match self.bytes_left.checked_sub(count) {
             Some(left) => self.bytes_left = left,
@@ -322,7 +322,8 @@ fn tls() -> io::Result<Arc<ClientConfig>> {
     let (count, _) = roots.add_parsable_certificates(found.certs);
     if count == 0 {
         return Err(io::Error::other(
-            "there are no certificates of authorities on this machine (package ca-certificates, or SSL_CERT_FILE)",
+            "there are no certificates of authorities on this machine (package ca-certificates, \
+             or SSL_CERT_FILE)",
         ));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());

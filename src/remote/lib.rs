@@ -75,7 +75,7 @@ impl Cloud {
     }
 
     /// [`Cloud::attempt`] of what only lists.
-    async fn looking<T>(
+    async fn attempt_listing<T>(
         &self,
         uri: &str,
         work: impl AsyncFn(&Store, &UriLocation) -> Result<T, RemoteFailure>,
@@ -85,7 +85,7 @@ impl Cloud {
     }
 
     async fn list_one(&self, uri: &str, allowance: &ListingBudget) -> Result<RemoteListing, Error> {
-        self.looking(uri, async |store, place| {
+        self.attempt_listing(uri, async |store, place| {
             listing::contents(&*store.pages, place, allowance).await
         })
         .await
@@ -100,14 +100,14 @@ impl Default for Cloud {
 
 impl RemoteRepositories for Cloud {
     fn models(&self, repository: &str) -> Result<Vec<String>, Error> {
-        let names = block_on(self.looking(repository, async |store, place| {
+        let names = block_on(self.attempt_listing(repository, async |store, place| {
             listing::directories(&*store.pages, place).await
         }))?;
         Ok(names?.into_iter().collect())
     }
 
     fn exists(&self, directory: &str) -> Result<bool, Error> {
-        block_on(self.looking(directory, async |store, place| {
+        block_on(self.attempt_listing(directory, async |store, place| {
             listing::exists(&*store.pages, place).await
         }))?
     }

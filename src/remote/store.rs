@@ -317,7 +317,8 @@ impl Stores {
             other => {
                 if !matches!(other, "" | "key") {
                     log::warning!(
-                        "'{other}' is no authentication type of Azure storage (key, managed_identity, default); using 'key'"
+                        "'{other}' is no authentication type of Azure storage (key, \
+                         managed_identity, default); using 'key'"
                     );
                 }
                 builder = match credential.key.as_str() {

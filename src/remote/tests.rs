@@ -195,8 +195,13 @@ fn what_is_not_as_it_was_listed_is_refused() {
             "{what}"
         );
     }
-    // What is empty and is not there is a directory: its name ends with a slash, of which listings
-    // do not tell.
+}
+
+/// Its name ends with a slash, of which listings do not tell.
+#[test]
+fn what_is_empty_and_is_not_there_is_a_directory() {
+    let store = store(&[("m/a", b"aaaa"), ("m/b", b"bbbb")]);
+    let listing = listed(&store, "m");
     let mark = RemoteObject {
         name: "1/deep".to_owned(),
         bytes: 0,
@@ -210,7 +215,12 @@ fn what_is_not_as_it_was_listed_is_refused() {
     assert!(folder.0.join("1/deep").is_dir());
     let last = DownloadProgress { bytes: 4, files: 2 };
     assert_eq!(progress.last(), Some(&last));
-    // A name that is a file's and a directory's.
+}
+
+#[test]
+fn a_name_of_a_file_and_of_a_directory_is_refused() {
+    let store = store(&[("m/a", b"aaaa"), ("m/b", b"bbbb")]);
+    let listing = listed(&store, "m");
     let object = |name: &str| RemoteObject {
         name: name.to_owned(),
         ..listing.objects[0].clone()

@@ -120,95 +120,97 @@ fn account(host: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Endpoint, account, bucket, key.
+    type Parts = (&'static str, &'static str, &'static str, &'static str);
+
+    const PLACES: [(&str, Result<Parts, &str>); 34] = [
+        ("s3://bucket", Ok(("", "", "bucket", ""))),
+        ("s3://bucket/", Ok(("", "", "bucket", ""))),
+        ("s3://bucket/models", Ok(("", "", "bucket", "models"))),
+        ("s3:///bucket//a///b//", Ok(("", "", "bucket", "a/b"))),
+        ("s3://bucket/a b/ü=1", Ok(("", "", "bucket", "a b/ü=1"))),
+        (
+            "s3://localhost:4566/bucket/models",
+            Ok(("http://localhost:4566", "", "bucket", "models")),
+        ),
+        (
+            "s3://http://10.0.0.1:9000/bucket",
+            Ok(("http://10.0.0.1:9000", "", "bucket", "")),
+        ),
+        (
+            "s3://https://minio.example:443/bucket/a/b",
+            Ok(("https://minio.example:443", "", "bucket", "a/b")),
+        ),
+        (
+            "s3://https://minio.example/bucket",
+            Ok(("https://minio.example", "", "bucket", "")),
+        ),
+        ("s3://", Err("Invalid bucket name: ''")),
+        ("s3:////", Err("Invalid bucket name: '//'")),
+        ("s3://http://", Err("Invalid bucket name: ''")),
+        (
+            "s3://http://host:9000",
+            Err("No bucket name found in path: s3://http://host:9000"),
+        ),
+        (
+            "s3://host:9000/",
+            Err("No bucket name found in path: s3://host:9000/"),
+        ),
+        ("s3://host:port/x", Ok(("", "", "host:port", "x"))),
+        ("gs://bucket", Ok(("", "", "bucket", ""))),
+        ("gs://bucket/a/b/", Ok(("", "", "bucket", "a/b"))),
+        (
+            "gs://http://127.0.0.1:4443/bucket/a",
+            Ok(("http://127.0.0.1:4443", "", "bucket", "a")),
+        ),
+        ("gs://", Err("No bucket name found in path: gs://")),
+        ("gs:///", Err("No bucket name found in path: gs:///")),
+        (
+            "as://account/container",
+            Ok(("", "account", "container", "")),
+        ),
+        (
+            "as://account.blob.core.windows.net/container/a/b",
+            Ok(("", "account", "container", "a/b")),
+        ),
+        (
+            "as://account.other.net/container",
+            Ok(("", "account.other.net", "container", "")),
+        ),
+        (
+            "as://http://127.0.0.1:10000/account/container/a",
+            Ok(("http://127.0.0.1:10000", "account", "container", "a")),
+        ),
+        (
+            "as://https://host/account/container",
+            Ok(("https://host", "account", "container", "")),
+        ),
+        (
+            "as://account",
+            Err("Invalid azure storage path: as://account"),
+        ),
+        (
+            "as://account/",
+            Err("Invalid azure storage path: as://account/"),
+        ),
+        ("as://", Err("Invalid azure storage path: as://")),
+        (
+            "as://http://host:1/account",
+            Err("Invalid azure storage path: as://http://host:1/account"),
+        ),
+        (
+            "as://account/container/a?sig=x",
+            Err("Invalid azure storage path: as://account/container/a?sig=x"),
+        ),
+        ("/models", Err("no remote path: /models")),
+        ("S3://bucket", Err("no remote path: S3://bucket")),
+        ("s3:/bucket", Err("no remote path: s3:/bucket")),
+        ("", Err("no remote path: ")),
+    ];
+
     #[test]
     fn places() {
-        // Endpoint, account, bucket, key.
-        type Parts = (&'static str, &'static str, &'static str, &'static str);
-        let table: [(&str, Result<Parts, &str>); 34] = [
-            ("s3://bucket", Ok(("", "", "bucket", ""))),
-            ("s3://bucket/", Ok(("", "", "bucket", ""))),
-            ("s3://bucket/models", Ok(("", "", "bucket", "models"))),
-            ("s3:///bucket//a///b//", Ok(("", "", "bucket", "a/b"))),
-            ("s3://bucket/a b/ü=1", Ok(("", "", "bucket", "a b/ü=1"))),
-            (
-                "s3://localhost:4566/bucket/models",
-                Ok(("http://localhost:4566", "", "bucket", "models")),
-            ),
-            (
-                "s3://http://10.0.0.1:9000/bucket",
-                Ok(("http://10.0.0.1:9000", "", "bucket", "")),
-            ),
-            (
-                "s3://https://minio.example:443/bucket/a/b",
-                Ok(("https://minio.example:443", "", "bucket", "a/b")),
-            ),
-            (
-                "s3://https://minio.example/bucket",
-                Ok(("https://minio.example", "", "bucket", "")),
-            ),
-            ("s3://", Err("Invalid bucket name: ''")),
-            ("s3:////", Err("Invalid bucket name: '//'")),
-            ("s3://http://", Err("Invalid bucket name: ''")),
-            (
-                "s3://http://host:9000",
-                Err("No bucket name found in path: s3://http://host:9000"),
-            ),
-            (
-                "s3://host:9000/",
-                Err("No bucket name found in path: s3://host:9000/"),
-            ),
-            ("s3://host:port/x", Ok(("", "", "host:port", "x"))),
-            ("gs://bucket", Ok(("", "", "bucket", ""))),
-            ("gs://bucket/a/b/", Ok(("", "", "bucket", "a/b"))),
-            (
-                "gs://http://127.0.0.1:4443/bucket/a",
-                Ok(("http://127.0.0.1:4443", "", "bucket", "a")),
-            ),
-            ("gs://", Err("No bucket name found in path: gs://")),
-            ("gs:///", Err("No bucket name found in path: gs:///")),
-            (
-                "as://account/container",
-                Ok(("", "account", "container", "")),
-            ),
-            (
-                "as://account.blob.core.windows.net/container/a/b",
-                Ok(("", "account", "container", "a/b")),
-            ),
-            (
-                "as://account.other.net/container",
-                Ok(("", "account.other.net", "container", "")),
-            ),
-            (
-                "as://http://127.0.0.1:10000/account/container/a",
-                Ok(("http://127.0.0.1:10000", "account", "container", "a")),
-            ),
-            (
-                "as://https://host/account/container",
-                Ok(("https://host", "account", "container", "")),
-            ),
-            (
-                "as://account",
-                Err("Invalid azure storage path: as://account"),
-            ),
-            (
-                "as://account/",
-                Err("Invalid azure storage path: as://account/"),
-            ),
-            ("as://", Err("Invalid azure storage path: as://")),
-            (
-                "as://http://host:1/account",
-                Err("Invalid azure storage path: as://http://host:1/account"),
-            ),
-            (
-                "as://account/container/a?sig=x",
-                Err("Invalid azure storage path: as://account/container/a?sig=x"),
-            ),
-            ("/models", Err("no remote path: /models")),
-            ("S3://bucket", Err("no remote path: S3://bucket")),
-            ("s3:/bucket", Err("no remote path: s3:/bucket")),
-            ("", Err("no remote path: ")),
-        ];
-        for (uri, expected) in table {
+        for (uri, expected) in PLACES {
             let got = UriLocation::parse(uri);
             let shown = got.as_ref().map(|place| {
                 let endpoint = place.endpoint.as_deref().unwrap_or_default();

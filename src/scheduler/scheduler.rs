@@ -76,10 +76,10 @@ impl<T: Entry> Scheduler<T> {
 
     /// Whether a batch could be formed at `now_ns`, by who may not form it yet. Rejects what has
     /// timed out.
-    pub fn look(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) -> PollState {
+    pub fn peek(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) -> PollState {
         match self {
             Scheduler::Fifo(fifo) => fifo.poll_state(),
-            Scheduler::Dynamic(dynamic) => dynamic.look(now_ns, output),
+            Scheduler::Dynamic(dynamic) => dynamic.peek(now_ns, output),
             // Its batches are each for one core, which forms them before it waits for anything.
             Scheduler::Sequence(sequence) => sequence.expire(now_ns, output),
         }

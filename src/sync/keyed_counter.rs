@@ -64,7 +64,7 @@ impl KeyedCounter {
     ///
     /// # Errors
     /// If the key has the most holders that it may have.
-    pub fn enter(&self, key: u64) -> Result<CounterSlot, Full> {
+    pub fn acquire(&self, key: u64) -> Result<CounterSlot, Full> {
         // Fewer than 2^32 buckets, so the product's upper half is one's number.
         let number = ((key >> 32) * self.buckets.len() as u64) >> 32;
         // No tag is 0, the value of a slot that was never used.
@@ -84,7 +84,7 @@ impl KeyedCounter {
     }
 
     /// Counts one holder less. Once per [`CounterSlot`]. Does not block.
-    pub fn leave(&self, slot: &CounterSlot) {
+    pub fn release(&self, slot: &CounterSlot) {
         let word = match slot.0 {
             None => Some(&self.shared),
             Some((number, slot)) => self
@@ -181,49 +181,52 @@ mod tests {
         let keyed_counter = KeyedCounter::new(1, 2);
         let slots: Vec<CounterSlot> = (0..SLOTS as u64)
             .flat_map(|number| [number; 2])
-            .map(|number| keyed_counter.enter(key(number)).unwrap())
+            .map(|number| keyed_counter.acquire(key(number)).unwrap())
             .collect();
         for number in 0..SLOTS as u64 {
-            assert_eq!(keyed_counter.enter(key(number)), Err(Full), "{number}");
+            assert_eq!(keyed_counter.acquire(key(number)), Err(Full), "{number}");
         }
         // The bucket is full: further keys share one count of two.
-        let shared =
-            [keyed_counter.enter(key(20)), keyed_counter.enter(key(21))].map(Result::unwrap);
+        let shared = [
+            keyed_counter.acquire(key(20)),
+            keyed_counter.acquire(key(21)),
+        ]
+        .map(Result::unwrap);
         assert_eq!(shared, [CounterSlot(None), CounterSlot(None)]);
-        assert_eq!(keyed_counter.enter(key(22)), Err(Full));
+        assert_eq!(keyed_counter.acquire(key(22)), Err(Full));
         for slot in shared.into_iter().chain(slots) {
-            keyed_counter.leave(&slot);
+            keyed_counter.release(&slot);
         }
         // All slots are free again, for other keys too.
         for number in 30..30 + SLOTS as u64 {
-            assert_ne!(keyed_counter.enter(key(number)), Ok(CounterSlot(None)));
+            assert_ne!(keyed_counter.acquire(key(number)), Ok(CounterSlot(None)));
         }
     }
 
     #[test]
     fn a_slot_is_taken_over_only_when_unused() {
         let keyed_counter = KeyedCounter::new(1, 8);
-        let stays = keyed_counter.enter(key(1)).unwrap();
+        let stays = keyed_counter.acquire(key(1)).unwrap();
         for number in 2..100 {
-            let slot = keyed_counter.enter(key(number)).unwrap();
+            let slot = keyed_counter.acquire(key(number)).unwrap();
             assert_ne!(slot, CounterSlot(None), "{number}");
-            keyed_counter.leave(&slot);
+            keyed_counter.release(&slot);
         }
-        let again = keyed_counter.enter(key(1)).unwrap();
+        let again = keyed_counter.acquire(key(1)).unwrap();
         assert_eq!(again, stays, "it kept its slot");
-        keyed_counter.leave(&again);
-        keyed_counter.leave(&stays);
+        keyed_counter.release(&again);
+        keyed_counter.release(&stays);
     }
 
     #[test]
     fn every_key_finds_its_bucket() {
         let keyed_counter = KeyedCounter::new(3, 1);
         for key in [0, 1, u64::MAX, u64::MAX << 32, 1 << 31, 1 << 32, 1 << 63] {
-            let slot = keyed_counter.enter(key).unwrap();
-            assert_eq!(keyed_counter.enter(key), Err(Full), "{key:x}");
-            keyed_counter.leave(&slot);
+            let slot = keyed_counter.acquire(key).unwrap();
+            assert_eq!(keyed_counter.acquire(key), Err(Full), "{key:x}");
+            keyed_counter.release(&slot);
         }
-        assert_eq!(KeyedCounter::new(1, 0).enter(7), Err(Full));
+        assert_eq!(KeyedCounter::new(1, 0).acquire(7), Err(Full));
     }
 }
 
@@ -240,14 +243,14 @@ mod models {
     fn a_key_never_has_two_slots() {
         loom::model(|| {
             let keyed_counter = Arc::new(KeyedCounter::new(1, 1));
-            let gone = keyed_counter.enter(2).expect("no holder yet");
+            let gone = keyed_counter.acquire(2).expect("no holder yet");
             let present = Arc::new(AtomicU64::new(0));
             let threads: Vec<_> = (0..2)
                 .map(|_| {
                     let (keyed_counter, present) =
                         (Arc::clone(&keyed_counter), Arc::clone(&present));
                     thread::spawn(move || {
-                        let Ok(slot) = keyed_counter.enter(4) else {
+                        let Ok(slot) = keyed_counter.acquire(4) else {
                             return;
                         };
                         let is_own = slot.0.is_some();
@@ -255,11 +258,11 @@ mod models {
                             assert_eq!(present.fetch_add(1, Ordering::Relaxed), 0);
                             present.fetch_sub(1, Ordering::Relaxed);
                         }
-                        keyed_counter.leave(&slot);
+                        keyed_counter.release(&slot);
                     })
                 })
                 .collect();
-            keyed_counter.leave(&gone);
+            keyed_counter.release(&gone);
             for thread in threads {
                 thread.join().expect("none panics");
             }

@@ -271,9 +271,8 @@ mod tests {
         let queue = Boxes::default();
         assert!(queue.push(Node::new(Arc::new(1))).is_ok());
         assert_eq!(values(queue.close()), [1]);
-        assert!(
-            matches!(queue.push(Node::new(Arc::new(2))), Err(Refused::Closed(node)) if *node.value == 2)
-        );
+        let refused = queue.push(Node::new(Arc::new(2)));
+        assert!(matches!(refused, Err(Refused::Closed(node)) if *node.value == 2));
         assert!(queue.is_empty() && queue.close().is_empty() && queue.take_all().is_empty());
     }
 

@@ -53,7 +53,7 @@ impl Parker {
         }
     }
 
-    fn take(&self) -> bool {
+    fn consume_unpark(&self) -> bool {
         // The load first: a spinning thread must not write the cache line that the waker is about
         // to write.
         self.is_unparked.load(Ordering::Relaxed) && self.is_unparked.swap(false, Ordering::Acquire)
@@ -62,11 +62,11 @@ impl Parker {
     /// Parks until an unpark, at most until `deadline_ns`. Returns whether it was unparked. Only
     /// the attached thread parks.
     pub fn park_until(&self, deadline_ns: u64, clock: &impl Clock, spin: &mut Spin) -> bool {
-        if spin.watch(clock, deadline_ns, || self.take()) {
+        if spin.watch(clock, deadline_ns, || self.consume_unpark()) {
             return true;
         }
         loop {
-            if self.take() {
+            if self.consume_unpark() {
                 spin.learn(clock);
                 return true;
             }
@@ -311,7 +311,11 @@ mod tests {
         idle.insert(5);
         assert!(!idle.unpark(6) && idle.unpark(5) && !idle.unpark(5));
         for (core, is_unparked) in [(3, true), (69, true), (64, false), (5, true), (6, false)] {
-            assert_eq!(idle.parker(core).take(), is_unparked, "core {core}");
+            assert_eq!(
+                idle.parker(core).consume_unpark(),
+                is_unparked,
+                "core {core}"
+            );
         }
     }
 }

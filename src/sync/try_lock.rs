@@ -8,7 +8,7 @@ use crate::primitives::{AtomicU8, Ordering, UnsafeCell};
 
 const FREE: u8 = 0;
 const HELD: u8 = 1;
-/// TryLockGuard, and someone wanted it meanwhile.
+/// Held, and another thread wanted it meanwhile.
 const WANTED: u8 = 2;
 
 /// Guards a value that one thread at a time may use. No thread waits for it.

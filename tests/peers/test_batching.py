@@ -94,7 +94,7 @@ def send(client, model, numbers):
         tensor.set_data_from_numpy(np.array([[number]], dtype=np.int32))
         client.async_infer(model, [tensor], callback=lambda result, error, number=number: replies.put((number, result, error)))
         # Requests of one client arrive in order only if they are sent so.
-        time.sleep(0.02)
+        time.sleep(0.02)  # upstream does not say when it has one
     for _ in numbers:
         number, result, error = replies.get(timeout=20)
         assert error is None, error

@@ -1,4 +1,5 @@
-//! Links the plug-in against the stub server library, so that it carries `NEEDED libtritonserver.so`.
+//! Links the plug-in against the stub server library, so that it carries `NEEDED
+//! libtritonserver.so`.
 
 fn main() {
     let stub =

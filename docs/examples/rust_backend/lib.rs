@@ -1,5 +1,6 @@
-//! A complete backend in Rust: output LABEL (STRING) names the largest of the SCORES (FP32), or of each row of them where the model
-//! batches. The names are the lines of the file `labels.txt` in the model's version directory. docs/BACKENDS.md tells about it.
+//! A complete backend in Rust: output LABEL (STRING) names the largest of the SCORES (FP32), or of
+//! each row of them where the model batches. The names are the lines of the file `labels.txt` in
+//! the model's version directory. docs/BACKENDS.md tells about it.
 
 #![forbid(unsafe_code)]
 

@@ -102,7 +102,8 @@ mod tests {
                 "MD5:empty",
                 abc,
                 Err(
-                    "Mismatched MD5 hash for file empty, expect: 900150983cd24fb0d6963f7d28e17f72, got: d41d8cd98f00b204e9800998ecf8427e",
+                    "Mismatched MD5 hash for file empty, expect: 900150983cd24fb0d6963f7d28e17f72, \
+                     got: d41d8cd98f00b204e9800998ecf8427e",
                 ),
             ),
             (

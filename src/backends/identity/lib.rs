@@ -297,9 +297,12 @@ mod tests {
     #[test]
     fn reads_its_settings() {
         assert_eq!(settings(""), Ok(UNSET));
-        let all = r#""creation_delay_sec": {"string_value": "2"}, "execute_delay_ms": {"string_value": "30"},
-            "instance_wise_delay_multiplier": {"string_value": "4"}, "enable_request_controls": {"string_value": "true"},
-            "example_response_parameters": {"string_value": "0"}, "echo_request_parameters": {"string_value": "true"}"#;
+        let all = r#""creation_delay_sec": {"string_value": "2"},
+            "execute_delay_ms": {"string_value": "30"},
+            "instance_wise_delay_multiplier": {"string_value": "4"},
+            "enable_request_controls": {"string_value": "true"},
+            "example_response_parameters": {"string_value": "0"},
+            "echo_request_parameters": {"string_value": "true"}"#;
         assert_eq!(
             settings(all),
             Ok(Settings {

@@ -56,7 +56,8 @@ fn complete_batching(
     if !can_batch {
         if config.max_batch_size() != 0 {
             return Err(Error::invalid(format!(
-                "autofill failed for model '{model_name}': model does not support batching while non-zero max_batch_size is specified"
+                "autofill failed for model '{model_name}': model does not support batching while \
+                 non-zero max_batch_size is specified"
             )));
         }
         return Ok(());
@@ -154,7 +155,8 @@ mod tests {
                 "max_batch_size": 4,
                 "dynamic_batching": {},
                 "input": [{"name": "A", "data_type": "TYPE_FP32", "dims": [16]}],
-                "output": [{"name": "B", "data_type": "TYPE_FP32", "dims": [1], "reshape": {"shape": []}}],
+                "output": [{"name": "B", "data_type": "TYPE_FP32", "dims": [1],
+                            "reshape": {"shape": []}}],
             })
         );
         // A default of one row needs no scheduler; of none, no batching.

@@ -18,10 +18,13 @@ use sdk::{DataType, Error, element_count};
 use crate::onnx_file;
 use crate::tensor::{Feed, Signature, Target};
 
-pub const DESCRIPTION: &str = "the embedded engine rten 0.27, since no ONNX Runtime library was found (set the backend setting \
-     onnxruntime-library or CONCH_ONNXRUNTIME_LIBRARY, or put libonnxruntime.so beside the backend). It has fewer operators, no strings, \
-     computes 64-bit integers in 32 bits and 64-bit and 16-bit floats as 32-bit floats, ignores the session options of the \
-     configuration except intra_op_thread_count, and is slower";
+pub const DESCRIPTION: &str = "the embedded engine rten 0.27, since no ONNX Runtime library was \
+                               found (set the backend setting onnxruntime-library or \
+                               CONCH_ONNXRUNTIME_LIBRARY, or put libonnxruntime.so beside the \
+                               backend). It has fewer operators, no strings, computes 64-bit \
+                               integers in 32 bits and 64-bit and 16-bit floats as 32-bit floats, \
+                               ignores the session options of the configuration except \
+                               intra_op_thread_count, and is slower";
 
 /// A model loaded into rten.
 pub struct Session {
@@ -185,7 +188,8 @@ fn integers<const N: usize, T: TryInto<i32> + Copy + std::fmt::Display>(
             let element = read(element);
             element.try_into().map_err(|_| {
                 Error::invalid(format!(
-                    "input '{name}' has the value {element}, and the embedded engine computes integers in 32 bits"
+                    "input '{name}' has the value {element}, and the embedded engine computes \
+                     integers in 32 bits"
                 ))
             })
         })

@@ -78,8 +78,8 @@ impl Engine {
             Choice::Embedded => Ok(Engine::Embedded),
             #[cfg(not(feature = "embedded"))]
             Choice::Embedded => Err(Error::unavailable(
-                "no ONNX Runtime library was found, and this build has no embedded engine; name a library with \
-                 --backend-config=onnxruntime,onnxruntime-library=<path>",
+                "no ONNX Runtime library was found, and this build has no embedded engine; name a \
+                 library with --backend-config=onnxruntime,onnxruntime-library=<path>",
             )),
         }
     }

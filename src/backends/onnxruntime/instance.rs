@@ -5,14 +5,14 @@ use std::ffi::{CStr, CString};
 
 use conch_backend_sdk as sdk;
 use sdk::{
-    Batch, BatchInput, BatchOutput, Error, Gather, InstanceContext, Join, Kind, Response, Scatter,
+    Batch, BatchInput, BatchOutput, Error, Gather, Gathered, Join, ModelConfig, Response, Scatter,
     element_count,
 };
 
 use crate::engine::{Contents, Output, Session};
-use crate::model::Model;
 use crate::tensor::{Feed, Memory, Target, TensorInfo};
 
+/// A session, and how batches are brought to it.
 pub struct Instance {
     session: Session,
     feeds: Vec<FeedPlan>,
@@ -46,63 +46,25 @@ struct OutputPlan {
     scalar_dims: Option<Vec<i64>>,
 }
 
-impl sdk::Instance for Instance {
-    type Model = Model;
-
-    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        if context.kind == Kind::Gpu {
-            return Err(Error::unsupported(format!(
-                "unable to load model '{}': instance '{}' is of KIND_GPU, and the onnxruntime backend drives CPUs only; use KIND_CPU",
-                model.name, context.name
-            )));
-        }
-        let session = model.load()?;
+impl Instance {
+    /// # Errors
+    /// What the configuration has wrong.
+    pub fn new(config: &ModelConfig, session: Session) -> Result<Instance, Error> {
         Ok(Instance {
-            feeds: feed_plans(model, &session)?,
-            outputs: output_plans(model, &session)?,
+            feeds: feed_plans(config, &session)?,
+            outputs: output_plans(config, &session)?,
             session,
             rows: Vec::new(),
         })
     }
 
-    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        self.rows.clear();
-        for request in batch.requests() {
-            self.rows.push(batch.rows_of(request)?);
-        }
-        let total: usize = self.rows.iter().sum();
-        let max_batch_size = usize::try_from(batch.max_batch_size()).unwrap_or(0).max(1);
-        if total > max_batch_size {
-            return Err(Error::internal(format!(
-                "batch size {total} for '{}', max allowed is {max_batch_size}",
-                model.name
-            )));
-        }
-
-        // Inputs.
-        let mut gathered = Vec::with_capacity(self.feeds.len());
-        for feed in &mut self.feeds {
-            let tensor = match &feed.batch_input {
-                Some(input) => Some(feed.gather.describe(batch, input)?),
-                None => feed.gather.collect(batch, &feed.name, feed.join)?,
-            };
-            match tensor {
-                Some(mut tensor) => {
-                    if feed.is_scalar && element_count(&tensor.shape) == Some(1) {
-                        tensor.shape.clear();
-                    }
-                    gathered.push((&*feed.name, tensor));
-                }
-                None if feed.is_optional => {}
-                None => {
-                    return Err(Error::invalid(format!(
-                        "no request gives input '{}' of model '{}'",
-                        feed.name.to_string_lossy(),
-                        model.name
-                    )));
-                }
-            }
-        }
+    /// Runs a batch and sends its responses.
+    ///
+    /// # Errors
+    /// What ends the whole batch; requests without a response yet get it.
+    pub fn run(&mut self, model_name: &str, batch: &Batch<'_>) -> Result<(), Error> {
+        let total = self.count_rows(model_name, batch)?;
+        let gathered = gather(&mut self.feeds, model_name, batch)?;
         let feeds: Vec<_> = gathered
             .iter()
             .map(|(name, tensor)| Feed {
@@ -112,19 +74,7 @@ impl sdk::Instance for Instance {
                 bytes: tensor.bytes,
             })
             .collect();
-
-        // Outputs that somebody wants.
-        let mut wanted = Vec::with_capacity(self.outputs.len());
-        for output in &self.outputs {
-            let mut is_wanted = output.is_state;
-            for request in batch.requests() {
-                is_wanted =
-                    is_wanted || (output.is_response && request.wants(&output.info.name)?);
-            }
-            if is_wanted {
-                wanted.push(output);
-            }
-        }
+        let wanted = wanted_outputs(&self.outputs, batch)?;
         let mut responses = batch
             .requests()
             .map(|request| request.respond().map(Some))
@@ -146,14 +96,76 @@ impl sdk::Instance for Instance {
         }
         for response in responses.into_iter().flatten() {
             if let Err(error) = response.send() {
-                sdk::error!(
-                    "failed to send a response of model '{}': {error}",
-                    model.name
-                );
+                sdk::error!("failed to send a response of model '{model_name}': {error}");
             }
         }
         Ok(())
     }
+
+    /// Counts the rows of each request; returns their sum.
+    fn count_rows(&mut self, model_name: &str, batch: &Batch<'_>) -> Result<usize, Error> {
+        self.rows.clear();
+        for request in batch.requests() {
+            self.rows.push(batch.rows_of(request)?);
+        }
+        let total: usize = self.rows.iter().sum();
+        let max_batch_size = usize::try_from(batch.max_batch_size()).unwrap_or(0).max(1);
+        if total > max_batch_size {
+            return Err(Error::internal(format!(
+                "batch size {total} for '{model_name}', max allowed is {max_batch_size}"
+            )));
+        }
+        Ok(total)
+    }
+}
+
+/// The joined inputs of the batch.
+fn gather<'f>(
+    feeds: &'f mut [FeedPlan],
+    model_name: &str,
+    batch: &'f Batch<'_>,
+) -> Result<Vec<(&'f CStr, Gathered<'f>)>, Error> {
+    let mut gathered = Vec::with_capacity(feeds.len());
+    for feed in feeds {
+        let tensor = match &feed.batch_input {
+            Some(input) => Some(feed.gather.describe(batch, input)?),
+            None => feed.gather.collect(batch, &feed.name, feed.join)?,
+        };
+        match tensor {
+            Some(mut tensor) => {
+                if feed.is_scalar && element_count(&tensor.shape) == Some(1) {
+                    tensor.shape.clear();
+                }
+                gathered.push((&*feed.name, tensor));
+            }
+            None if feed.is_optional => {}
+            None => {
+                return Err(Error::invalid(format!(
+                    "no request gives input '{}' of model '{model_name}'",
+                    feed.name.to_string_lossy()
+                )));
+            }
+        }
+    }
+    Ok(gathered)
+}
+
+/// Outputs that a request or a state wants.
+fn wanted_outputs<'p>(
+    outputs: &'p [OutputPlan],
+    batch: &Batch<'_>,
+) -> Result<Vec<&'p OutputPlan>, Error> {
+    let mut wanted = Vec::with_capacity(outputs.len());
+    for output in outputs {
+        let mut is_wanted = output.is_state;
+        for request in batch.requests() {
+            is_wanted = is_wanted || (output.is_response && request.wants(&output.info.name)?);
+        }
+        if is_wanted {
+            wanted.push(output);
+        }
+    }
+    Ok(wanted)
 }
 
 /// The run's outputs. Those of a single request whose size is known beforehand are written straight
@@ -280,9 +292,9 @@ fn update_states(
     Ok(())
 }
 
-fn feed_plans(model: &Model, session: &Session) -> Result<Vec<FeedPlan>, Error> {
-    let configured = model.config.inputs()?;
-    let batch_inputs = model.config.batch_inputs()?;
+fn feed_plans(config: &ModelConfig, session: &Session) -> Result<Vec<FeedPlan>, Error> {
+    let configured = config.inputs()?;
+    let batch_inputs = config.batch_inputs()?;
     let find = |name: &CStr| configured.iter().find(|input| *input.name == *name);
     let signature = session.signature();
     let plan = |info: &TensorInfo, is_initializer: bool| {
@@ -313,10 +325,10 @@ fn feed_plans(model: &Model, session: &Session) -> Result<Vec<FeedPlan>, Error> 
     Ok(inputs.chain(initializers).collect())
 }
 
-fn output_plans(model: &Model, session: &Session) -> Result<Vec<OutputPlan>, Error> {
-    let configured = model.config.outputs()?;
-    let states = model.config.states()?;
-    let batch_outputs = model.config.batch_outputs()?;
+fn output_plans(config: &ModelConfig, session: &Session) -> Result<Vec<OutputPlan>, Error> {
+    let configured = config.outputs()?;
+    let states = config.states()?;
+    let batch_outputs = config.batch_outputs()?;
     let signature = session.signature();
     Ok(signature
         .outputs

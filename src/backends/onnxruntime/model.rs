@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
-use sdk::{BackendContext, Error, ModelConfig, ModelContext};
+use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
 
 use crate::engine::{Choice, Engine, Session};
 use crate::instance::Instance;
@@ -91,8 +91,8 @@ impl Backend {
 
 /// A loaded model version: where its file is and how sessions of it are made.
 pub struct Model {
-    pub name: String,
-    pub config: ModelConfig,
+    name: String,
+    config: ModelConfig,
     engine: Engine,
     path: PathBuf,
     options: SessionOptions,
@@ -133,14 +133,16 @@ impl sdk::Model for Model {
                 let size = completed.max_batch_size();
                 if context.config().max_batch_size() == 0 && size > 0 {
                     sdk::warning!(
-                        "autofilled max_batch_size to {size} for model '{name}' since batching is supported but no max_batch_size is \
-                         specified in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
+                        "autofilled max_batch_size to {size} for model '{name}' since batching is \
+                         supported but no max_batch_size is specified in model configuration. Must \
+                         specify max_batch_size to utilize autofill with a larger max batch size"
                     );
                 }
                 context.complete(&completed)?;
             } else {
                 sdk::info!(
-                    "skipping model configuration auto-complete for '{name}': inputs and outputs already specified"
+                    "skipping model configuration auto-complete for '{name}': inputs and outputs \
+                     already specified"
                 );
             }
         }
@@ -163,6 +165,25 @@ impl Model {
         let session = Session::load(&self.engine, &self.path, &self.options)?;
         validate::validate(&self.name, &self.config, session.signature())?;
         Ok(session)
+    }
+}
+
+impl sdk::Instance for Instance {
+    type Model = Model;
+
+    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
+        if context.kind == Kind::Gpu {
+            return Err(Error::unsupported(format!(
+                "unable to load model '{}': instance '{}' is of KIND_GPU, and the onnxruntime \
+                 backend drives CPUs only; use KIND_CPU",
+                model.name, context.name
+            )));
+        }
+        Instance::new(&model.config, model.load()?)
+    }
+
+    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        self.run(&model.name, batch)
     }
 }
 

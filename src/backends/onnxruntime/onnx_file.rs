@@ -160,12 +160,12 @@ impl<'a> Fields<'a> {
         let tag = self.number()?;
         let content = match tag & 7 {
             0 => Content::Number(self.number()?),
-            1 => self.take(8).map(|_| Content::Other)?,
+            1 => self.read_bytes(8).map(|_| Content::Other)?,
             2 => {
                 let length = usize::try_from(self.number()?).ok()?;
-                Content::Bytes(self.take(length)?)
+                Content::Bytes(self.read_bytes(length)?)
             }
-            5 => self.take(4).map(|_| Content::Other)?,
+            5 => self.read_bytes(4).map(|_| Content::Other)?,
             _ => return None,
         };
         Some((tag >> 3, content))
@@ -175,7 +175,7 @@ impl<'a> Fields<'a> {
     fn number(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..70).step_by(7) {
-            let byte = *self.take(1)?.first()?;
+            let byte = *self.read_bytes(1)?.first()?;
             value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
             if byte & 0x80 == 0 {
                 return Some(value);
@@ -184,7 +184,7 @@ impl<'a> Fields<'a> {
         None
     }
 
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    fn read_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)

@@ -42,7 +42,8 @@ pub fn session_options(
     let execution_mode = config.integer_parameter("execution_mode")?.unwrap_or(0);
     if !(0..=1).contains(&execution_mode) {
         return Err(Error::invalid(format!(
-            "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got {execution_mode} ."
+            "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 \
+             but got {execution_mode} ."
         )));
     }
     let intra_op_threads = match config.integer_parameter("intra_op_thread_count")? {

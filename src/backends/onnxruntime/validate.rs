@@ -1,7 +1,8 @@
 //! Checks a configuration against the model that it describes, in upstream's words.
 
 use conch_backend_sdk as sdk;
-use sdk::{Error, ModelConfig, TensorConfig, shape_text};
+use sdk::config::ControlInput;
+use sdk::{BatchInput, Error, ModelConfig, StateConfig, TensorConfig, shape_text};
 
 use crate::tensor::{Signature, TensorInfo};
 
@@ -28,78 +29,123 @@ pub fn validate(
         inputs.len() - optional_count + control_names.len() + states.len() + batch_input_count;
     if signature.inputs.len() != expected {
         return Err(Error::invalid(format!(
-            "unable to load model '{model_name}', configuration expects {expected} inputs, model provides {}",
+            "unable to load model '{model_name}', configuration expects {expected} inputs, model \
+             provides {}",
             signature.inputs.len()
         )));
     }
     let max_batch_size = config.max_batch_size();
     for input in &inputs {
-        if input.is_optional && max_batch_size != 0 {
-            return Err(Error::invalid(format!(
-                "unable to load model '{model_name}', optional input '{}' is not supported for models that support batching",
-                input.name()
-            )));
-        }
-        let info = signature
-            .input(&input.name)
-            .ok_or_else(|| unexpected("input", input.name(), names(&signature.inputs)))?;
-        check_type(model_name, "input", input.name(), input.data_type, info)?;
-        if input.is_ragged {
-            check_ragged(model_name, input, info)?;
-        } else {
-            check_dims(model_name, input, info, max_batch_size, false)?;
-        }
+        check_input(model_name, input, signature, max_batch_size)?;
     }
     for control in &controls {
-        let info = signature
-            .inputs
-            .iter()
-            .find(|info| info.name() == control.name)
-            .ok_or_else(|| {
-                Error::internal(format!(
-                    "configuration specified sequence control '{}', but model does not provide that input",
-                    control.name
-                ))
-            })?;
-        check_type(model_name, "input", &control.name, control.data_type, info)?;
+        check_control(model_name, control, signature)?;
     }
     for batch_input in &batch_inputs {
-        for target in &batch_input.targets {
-            let name = target.to_string_lossy();
-            let info = signature.input(target).ok_or_else(|| {
-                Error::internal(format!(
-                    "configuration specified batch input '{name}', but model does not provide that input"
-                ))
-            })?;
-            check_type(model_name, "input", &name, batch_input.data_type, info)?;
-        }
+        check_batch_input(model_name, batch_input, signature)?;
     }
     for output in &config.outputs()? {
-        let info = signature
-            .output(&output.name)
-            .ok_or_else(|| unexpected("output", output.name(), names(&signature.outputs)))?;
-        check_type(model_name, "output", output.name(), output.data_type, info)?;
         // What is cut apart by the shapes of inputs comes from the model in a shape of its own.
-        if !batch_outputs
+        let has_own_shape = batch_outputs
             .iter()
-            .any(|other| other.target == output.name)
-        {
-            check_dims(model_name, output, info, max_batch_size, true)?;
-        }
+            .any(|other| other.target == output.name);
+        check_output(model_name, output, signature, max_batch_size, has_own_shape)?;
     }
     for state in &states {
-        let name = state.output.to_string_lossy();
-        let info = signature
-            .output(&state.output)
-            .ok_or_else(|| unexpected("output", &name, names(&signature.outputs)))?;
-        check_type(model_name, "output state", &name, state.data_type, info)?;
-        let name = state.input.to_string_lossy();
-        let info = signature
-            .input(&state.input)
-            .ok_or_else(|| unexpected("input", &name, names(&signature.inputs)))?;
-        check_type(model_name, "input state", &name, state.data_type, info)?;
+        check_state(model_name, state, signature)?;
     }
     Ok(())
+}
+
+fn check_input(
+    model_name: &str,
+    input: &TensorConfig,
+    signature: &Signature,
+    max_batch_size: i64,
+) -> Result<(), Error> {
+    if input.is_optional && max_batch_size != 0 {
+        return Err(Error::invalid(format!(
+            "unable to load model '{model_name}', optional input '{}' is not supported for models \
+             that support batching",
+            input.name()
+        )));
+    }
+    let info = signature
+        .input(&input.name)
+        .ok_or_else(|| unexpected("input", input.name(), names(&signature.inputs)))?;
+    check_type(model_name, "input", input.name(), input.data_type, info)?;
+    if input.is_ragged {
+        check_ragged(model_name, input, info)
+    } else {
+        check_dims(model_name, input, info, max_batch_size, false)
+    }
+}
+
+fn check_control(
+    model_name: &str,
+    control: &ControlInput,
+    signature: &Signature,
+) -> Result<(), Error> {
+    let info = signature
+        .inputs
+        .iter()
+        .find(|info| info.name() == control.name)
+        .ok_or_else(|| {
+            Error::internal(format!(
+                "configuration specified sequence control '{}', but model does not provide that \
+                 input",
+                control.name
+            ))
+        })?;
+    check_type(model_name, "input", &control.name, control.data_type, info)
+}
+
+fn check_batch_input(
+    model_name: &str,
+    batch_input: &BatchInput,
+    signature: &Signature,
+) -> Result<(), Error> {
+    for target in &batch_input.targets {
+        let name = target.to_string_lossy();
+        let info = signature.input(target).ok_or_else(|| {
+            Error::internal(format!(
+                "configuration specified batch input '{name}', but model does not provide that \
+                 input"
+            ))
+        })?;
+        check_type(model_name, "input", &name, batch_input.data_type, info)?;
+    }
+    Ok(())
+}
+
+fn check_output(
+    model_name: &str,
+    output: &TensorConfig,
+    signature: &Signature,
+    max_batch_size: i64,
+    has_own_shape: bool,
+) -> Result<(), Error> {
+    let info = signature
+        .output(&output.name)
+        .ok_or_else(|| unexpected("output", output.name(), names(&signature.outputs)))?;
+    check_type(model_name, "output", output.name(), output.data_type, info)?;
+    if has_own_shape {
+        return Ok(());
+    }
+    check_dims(model_name, output, info, max_batch_size, true)
+}
+
+fn check_state(model_name: &str, state: &StateConfig, signature: &Signature) -> Result<(), Error> {
+    let name = state.output.to_string_lossy();
+    let info = signature
+        .output(&state.output)
+        .ok_or_else(|| unexpected("output", &name, names(&signature.outputs)))?;
+    check_type(model_name, "output state", &name, state.data_type, info)?;
+    let name = state.input.to_string_lossy();
+    let info = signature
+        .input(&state.input)
+        .ok_or_else(|| unexpected("input", &name, names(&signature.inputs)))?;
+    check_type(model_name, "input state", &name, state.data_type, info)
 }
 
 fn check_type(
@@ -113,7 +159,8 @@ fn check_type(
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "unable to load model '{model_name}', configuration expects datatype {} for {role} '{name}', model provides TYPE_{}",
+        "unable to load model '{model_name}', configuration expects datatype {} for {role} \
+         '{name}', model provides TYPE_{}",
         configured.config_name(),
         info.data_type.name()
     )))
@@ -122,15 +169,15 @@ fn check_type(
 fn check_ragged(model_name: &str, input: &TensorConfig, info: &TensorInfo) -> Result<(), Error> {
     if input.is_optional {
         return Err(Error::invalid(format!(
-            "unable to load model '{model_name}', configuration expects model provides input with shape [-1] for ragged input \
-             '{}', which is not supported for optional input",
+            "unable to load model '{model_name}', configuration expects model provides input with \
+             shape [-1] for ragged input '{}', which is not supported for optional input",
             input.name()
         )));
     }
     if info.dims != [-1] {
         return Err(Error::invalid(format!(
-            "unable to load model '{model_name}', configuration expects model provides input with shape [-1]  for ragged input \
-             '{}', model provides {}",
+            "unable to load model '{model_name}', configuration expects model provides input with \
+             shape [-1]  for ragged input '{}', model provides {}",
             input.name(),
             shape_text(&info.dims)
         )));
@@ -154,8 +201,9 @@ fn check_dims(
         return match dims.iter().all(|&dim| dim == 1) {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "unable to load model '{model_name}', scalar tensor '{}', should only provide 1 in the model configuration when the \
-                 model doesn't support batching. Model configuration provided: {}.",
+                "unable to load model '{model_name}', scalar tensor '{}', should only provide 1 in \
+                 the model configuration when the model doesn't support batching. Model \
+                 configuration provided: {}.",
                 tensor.name(),
                 shape_text(dims)
             ))),
@@ -165,8 +213,8 @@ fn check_dims(
     let prefix = format!("model '{model_name}', tensor '{}': ", tensor.name());
     if is_batching && model_dims.first() != Some(&-1) {
         return Err(Error::invalid(format!(
-            "{prefix}for the model to support batching the shape should have at least 1 dimension and the first dimension must be \
-             -1; but shape expected by the model is {}",
+            "{prefix}for the model to support batching the shape should have at least 1 dimension \
+             and the first dimension must be -1; but shape expected by the model is {}",
             shape_text(model_dims)
         )));
     }
@@ -185,14 +233,16 @@ fn check_dims(
     }
     let explanation = if is_batching {
         format!(
-            "(an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making complete shape {})",
+            "(an initial batch dimension because max_batch_size > 0 followed by the explicit \
+             tensor shape, making complete shape {})",
             shape_text(&full)
         )
     } else {
         format!("(shape {})", shape_text(&full))
     };
     Err(Error::invalid(format!(
-        "{prefix}the model expects {} dimensions (shape {}) but the model configuration specifies {} dimensions {explanation}",
+        "{prefix}the model expects {} dimensions (shape {}) but the model configuration specifies \
+         {} dimensions {explanation}",
         model_dims.len(),
         shape_text(model_dims),
         full.len()
@@ -306,25 +356,28 @@ mod tests {
             ),
             (
                 config(8, &A.replace("FP32", "STRING"), B),
-                "unable to load model 'm', configuration expects datatype TYPE_STRING for input 'A', model provides TYPE_FP32",
+                "unable to load model 'm', configuration expects datatype TYPE_STRING for input \
+                 'A', model provides TYPE_FP32",
             ),
             (
                 config(8, &A.replace("16", "15"), B),
-                "model 'm', tensor 'A': the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies 2 \
-                 dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making \
-                 complete shape [-1,15])",
+                "model 'm', tensor 'A': the model expects 2 dimensions (shape [-1,16]) but the \
+                 model configuration specifies 2 dimensions (an initial batch dimension because \
+                 max_batch_size > 0 followed by the explicit tensor shape, making complete shape \
+                 [-1,15])",
             ),
             (
                 config(0, A, B),
-                "model 'm', tensor 'A': the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies 1 \
-                 dimensions (shape [16])",
+                "model 'm', tensor 'A': the model expects 2 dimensions (shape [-1,16]) but the \
+                 model configuration specifies 1 dimensions (shape [16])",
             ),
             // An output's dimension must not be fixed where the model leaves it open.
             (
                 config(8, A, &B.replace("[-1]", "[3]")),
-                "model 'm', tensor 'B': the model expects 2 dimensions (shape [-1,-1]) but the model configuration specifies 2 \
-                 dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making \
-                 complete shape [-1,3])",
+                "model 'm', tensor 'B': the model expects 2 dimensions (shape [-1,-1]) but the \
+                 model configuration specifies 2 dimensions (an initial batch dimension because \
+                 max_batch_size > 0 followed by the explicit tensor shape, making complete shape \
+                 [-1,3])",
             ),
             (
                 config(
@@ -334,12 +387,13 @@ mod tests {
                     ),
                     B,
                 ),
-                "unable to load model 'm', optional input 'W' is not supported for models that support batching",
+                "unable to load model 'm', optional input 'W' is not supported for models that \
+                 support batching",
             ),
             (
                 config(8, &A.replace('}', r#", "allow_ragged_batch": true}"#), B),
-                "unable to load model 'm', configuration expects model provides input with shape [-1]  for ragged input 'A', model \
-                 provides [-1,16]",
+                "unable to load model 'm', configuration expects model provides input with shape \
+                 [-1]  for ragged input 'A', model provides [-1,16]",
             ),
         ] {
             assert_eq!(check(&config), expected, "{config}");
@@ -357,7 +411,8 @@ mod tests {
         );
         assert_eq!(
             batch_input("A", "TYPE_INT32"),
-            "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'A', model provides TYPE_FP32"
+            "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'A', \
+             model provides TYPE_FP32"
         );
         let batch_output = r#""batch_output": [{"target_name": ["B"], "source_input": ["A"]}]"#;
         let fixed = B.replace("[-1]", "[7]");
@@ -399,8 +454,10 @@ mod tests {
             "input": [{"name": "A", "data_type": "TYPE_FP32", "dims": [4]}],
             "output": [{"name": "B", "data_type": "TYPE_FP32", "dims": [4]}],
             "sequence_batching": {
-                "control_input": [{"name": "start", "control": [{"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [0, 1]}]}],
-                "state": [{"input_name": "state_in", "output_name": "state_out", "data_type": "TYPE_FP32", "dims": [2]}]}}"#;
+                "control_input": [{"name": "start", "control": [
+                    {"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [0, 1]}]}],
+                "state": [{"input_name": "state_in", "output_name": "state_out",
+                           "data_type": "TYPE_FP32", "dims": [2]}]}}"#;
         let config = ModelConfig::parse(json.as_bytes()).unwrap();
         assert_eq!(validate("m", &config, &signature), Ok(()));
         let wrong =

@@ -131,6 +131,13 @@ impl<'b> Batch<'b> {
             self.compute_end_ns.get(),
             exec_end_ns,
         );
+        self.report_statistics(&stamps);
+        self.release_requests();
+        ptr::null_mut()
+    }
+
+    /// Reports the statistics of the requests and of the execution.
+    fn report_statistics(&self, stamps: &Stamps) {
         let mut rows = 0u64;
         let mut has_success = false;
         for request in self.requests() {
@@ -142,7 +149,7 @@ impl<'b> Batch<'b> {
             has_success |= is_success;
             rows = rows.saturating_add(self.rows_of(request).map_or(1, |rows| rows as u64));
             report("request statistics", || {
-                // SAFETY: instance and request are live: the request is released only below.
+                // SAFETY: instance and request are live: the request is released only afterwards.
                 unsafe {
                     Error::check(abi::TRITONBACKEND_ModelInstanceReportStatistics(
                         self.instance,
@@ -174,6 +181,10 @@ impl<'b> Batch<'b> {
                 }
             });
         }
+    }
+
+    /// Gives all requests back.
+    fn release_requests(self) {
         for (&request, slot) in self.requests.iter().zip(self.slots) {
             let release = |flags| {
                 // SAFETY: owned by this execution, released once (a release that fails is none),
@@ -193,7 +204,6 @@ impl<'b> Batch<'b> {
             }
             report("release", || release(abi::TRITONSERVER_REQUEST_RELEASE_ALL));
         }
-        ptr::null_mut()
     }
 
     fn answer_rest(&self, error: Option<Error>) {

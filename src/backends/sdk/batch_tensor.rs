@@ -7,8 +7,7 @@
 use std::ffi::CString;
 
 use crate::data_type::element_count;
-use crate::gather::Share;
-use crate::{Batch, DataType, Error, Request};
+use crate::{Batch, DataType, Error, Request, Share};
 
 /// An input that is made from the shapes of the requests' inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]

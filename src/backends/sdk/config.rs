@@ -454,16 +454,22 @@ mod tests {
 
     const CONFIG: &str = r#"{
         "name": "m", "max_batch_size": 8,
-        "input": [{"name": "A", "data_type": "TYPE_FP32", "dims": ["-1", 3], "reshape": {"shape": [3]}, "optional": true},
-                  {"name": "B", "data_type": "TYPE_STRING", "dims": [1], "allow_ragged_batch": true}],
+        "input": [{"name": "A", "data_type": "TYPE_FP32", "dims": ["-1", 3],
+                   "reshape": {"shape": [3]}, "optional": true},
+                  {"name": "B", "data_type": "TYPE_STRING", "dims": [1],
+                   "allow_ragged_batch": true}],
         "output": [{"name": "C", "data_type": "TYPE_BF16", "dims": []}],
         "instance_group": [{"count": 3, "kind": "KIND_CPU"}, {"count": 2}],
         "sequence_batching": {
             "control_input": [
-                {"name": "START", "control": [{"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [0, 1]}]},
-                {"name": "ID", "control": [{"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_UINT64"}]}],
-            "state": [{"input_name": "si", "output_name": "so", "data_type": "TYPE_FP32", "dims": [2, 1]}]},
-        "parameters": {"threads": {"string_value": "4"}, "arena": {"string_value": "False"}, "bad": {"string_value": "x"}},
+                {"name": "START", "control": [
+                    {"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [0, 1]}]},
+                {"name": "ID", "control": [
+                    {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_UINT64"}]}],
+            "state": [{"input_name": "si", "output_name": "so",
+                       "data_type": "TYPE_FP32", "dims": [2, 1]}]},
+        "parameters": {"threads": {"string_value": "4"}, "arena": {"string_value": "False"},
+                       "bad": {"string_value": "x"}},
         "model_transaction_policy": {"decoupled": true}, "default_model_filename": ""
     }"#;
 

@@ -315,7 +315,8 @@ fn check_version() -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::unsupported(format!(
-        "the server's backend API is {major}.{minor}, this backend needs {}.{API_VERSION_MINOR_MIN} or a later minor version",
+        "the server's backend API is {major}.{minor}, this backend needs \
+         {}.{API_VERSION_MINOR_MIN} or a later minor version",
         abi::TRITONBACKEND_API_VERSION_MAJOR
     )))
 }

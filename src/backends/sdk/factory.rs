@@ -43,7 +43,7 @@ impl ResponseFactory {
         }
         let raw = NonNull::new(raw)
             .ok_or_else(|| Error::internal("server gave a null response factory"))?;
-        factories.enter();
+        factories.add();
         Ok(ResponseFactory {
             raw,
             factories: Arc::clone(factories),
@@ -213,7 +213,7 @@ impl Drop for ResponseFactory {
         if let Err(error) = deleted {
             crate::error!("failed to delete a response factory: {error}");
         }
-        self.factories.leave();
+        self.factories.remove();
     }
 }
 
@@ -287,11 +287,11 @@ impl Factories {
         })
     }
 
-    fn enter(&self) {
+    fn add(&self) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    fn leave(&self) {
+    fn remove(&self) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count -= 1;
         if *count == 0 {

@@ -23,6 +23,7 @@ pub mod log;
 mod metrics;
 mod request;
 mod response;
+mod scatter;
 mod slot;
 mod tensor_bytes;
 
@@ -38,10 +39,11 @@ pub use config::{BackendConfig, ModelConfig, StateConfig, TensorConfig};
 pub use data_type::{DataType, element_count, shape_text};
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};
-pub use gather::{Gather, Gathered, Join, Scatter, Share};
+pub use gather::{Gather, Gathered, Join};
 pub use metrics::{Counter, CounterFamily};
 pub use request::{Input, Parameter, Request};
 pub use response::{Buffer, Outgoing, Response, State};
+pub use scatter::{Scatter, Share};
 pub use serde_json;
 pub use tensor_bytes::{Element, TensorBytes};
 

@@ -200,7 +200,8 @@ mod tests {
             Settings::read(&ModelConfig::parse(json.as_bytes()).unwrap())
         };
         assert_eq!(read(""), Ok(Settings::default()));
-        let set = r#""CUSTOM_INFER_DELAY_NS": {"string_value": "400"}, "CUSTOM_FAIL_COUNT": {"string_value": "2"},
+        let set = r#""CUSTOM_INFER_DELAY_NS": {"string_value": "400"},
+            "CUSTOM_FAIL_COUNT": {"string_value": "2"},
             "CUSTOM_EMPTY_COUNT": {"string_value": "1"}"#;
         assert_eq!(
             read(set),

@@ -41,7 +41,8 @@ pub const VERTEX_AI: &[Flag] = &[
     served(
         "allow-vertex-ai",
         Bool,
-        "Listen for Vertex AI requests. Default: true if AIP_MODE=PREDICTION, which also switches HTTP and gRPC off; else false.",
+        "Listen for Vertex AI requests. Default: true if AIP_MODE=PREDICTION, which also switches \
+         HTTP and gRPC off; else false.",
         Switch(|to| &mut to.listeners.vertex_ai.is_enabled),
     ),
     served(

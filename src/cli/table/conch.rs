@@ -1,6 +1,6 @@
 //! Flags that upstream does not have.
 
-use conch_engine::admission::limits::TENANT_MAX_MAX;
+use conch_engine::limits::TENANT_MAX_MAX;
 use conch_frontend::{AllowedOrigins, ShardAffinity};
 
 use super::row::served;
@@ -25,7 +25,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "shard-affinity",
         Text("auto|pinned|set"),
-        "Where a network thread runs. auto: on a CPU of its own, and on all of this process's while others keep that busy; pinned: on its own; set: on all. Default: {}.",
+        "Where a network thread runs. auto: on a CPU of its own, and on all of this process's \
+         while others keep that busy; pinned: on its own; set: on all. Default: {}.",
         Shown {
             set: |to, text| {
                 to.frontend.shard_affinity = parse_affinity(text)?;
@@ -37,7 +38,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-handshakes-max",
         Int,
-        "TLS handshakes under way; beyond that one of the client address with the most of them is closed. Default: {}.",
+        "TLS handshakes under way; beyond that one of the client address with the most of them is \
+         closed. Default: {}.",
         Size(
             |to| &mut to.frontend.grpc_connections.handshakes_max,
             |text| parse_count(text, 1),
@@ -46,13 +48,15 @@ pub const FLAGS: &[Flag] = &[
     served(
         "load-config-once",
         Bool,
-        "A configuration that comes with a load lasts until the next load without one; false: until the model's files change. Default: {}.",
+        "A configuration that comes with a load lasts until the next load without one; false: \
+         until the model's files change. Default: {}.",
         Switch(|to| &mut to.engine.loads_config_once),
     ),
     served(
         "memory-limit-bytes",
         Int,
-        "Bytes that requests and responses may hold. Default: half of the memory this process may use.",
+        "Bytes that requests and responses may hold. Default: half of the memory this process may \
+         use.",
         Other(|to, text| {
             let bytes = u64::try_from(parse_int(text)?).ok();
             let bytes = bytes.filter(|bytes| *bytes >= 1 << 20);
@@ -63,7 +67,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "memory-reserve-bytes",
         Int,
-        "Of these, what only connections may use that hold little. Default: a sixteenth of the limit.",
+        "Of these, what only connections may use that hold little. Default: a sixteenth of the \
+         limit.",
         Other(|to, text| {
             to.engine.memory_reserve_bytes = Some(parse_unsigned(text)?);
             Ok(())
@@ -72,7 +77,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "memory-stall-timeout-ms",
         Int,
-        "When memory runs short: milliseconds without progress after which a connection that holds much may be dropped; 0 drops none. Default: {}.",
+        "When memory runs short: milliseconds without progress after which a connection that holds \
+         much may be dropped; 0 drops none. Default: {}.",
         Milliseconds(|to| &mut to.frontend.memory_stall_timeout, parse_unsigned),
     ),
     served(
@@ -84,7 +90,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "http-cors-origins",
         Text("<origin>,..."),
-        "Origins (<scheme>://<host>[:<port>]) whose scripts may use the HTTP listeners from a browser; * for any. Default: none.",
+        "Origins (<scheme>://<host>[:<port>]) whose scripts may use the HTTP listeners from a \
+         browser; * for any. Default: none.",
         Other(|to, text| {
             to.frontend.http_cors_origins = AllowedOrigins::parse(text)?;
             Ok(())
@@ -93,13 +100,15 @@ pub const FLAGS: &[Flag] = &[
     served(
         "strict-integers",
         Bool,
-        "Refuse integers that their tensor's type cannot hold, in JSON and in typed gRPC contents, instead of wrapping them round. Default: {}.",
+        "Refuse integers that their tensor's type cannot hold, in JSON and in typed gRPC contents, \
+         instead of wrapping them round. Default: {}.",
         Switch(|to| &mut to.frontend.strict_integers),
     ),
     served(
         "http-timeout-header",
         Text("<name>"),
-        "The header by which HTTP clients say how many milliseconds they wait for an inference; it is cancelled then, and answered with 504. Default: none.",
+        "The header by which HTTP clients say how many milliseconds they wait for an inference; it \
+         is cancelled then, and answered with 504. Default: none.",
         Other(|to, text| {
             to.frontend.http_timeout_header = access::header_name(text)?;
             Ok(())
@@ -129,13 +138,15 @@ pub const FLAGS: &[Flag] = &[
     served(
         "model-config-env",
         Bool,
-        "Put values of environment variables into configuration files, where ${NAME} or ${NAME:-default} stands. Default: {}.",
+        "Put values of environment variables into configuration files, where ${NAME} or \
+         ${NAME:-default} stands. Default: {}.",
         Switch(|to| &mut to.engine.expands_config),
     ),
     served(
         "stream-patience-ms",
         Int,
-        "How long the client of a stream may read nothing while more than 256 responses or 16 MiB of a request wait for it; the request is cancelled then. Default: {}.",
+        "How long the client of a stream may read nothing while more than 256 responses or 16 MiB \
+         of a request wait for it; the request is cancelled then. Default: {}.",
         Milliseconds(|to| &mut to.engine.stream_patience, parse_unsigned),
     ),
     served(
@@ -147,19 +158,23 @@ pub const FLAGS: &[Flag] = &[
     served(
         "executions-max",
         Int,
-        "Executions at a time over all models, which share their time by weight (parameter CONCH_SHARE_WEIGHT, 1 to 10000, else 100). Excludes --rate-limit=execution_count. Default: no bound.",
+        "Executions at a time over all models, which share their time by weight (parameter \
+         CONCH_SHARE_WEIGHT, 1 to 10000, else 100). Excludes --rate-limit=execution_count. \
+         Default: no bound.",
         Bound(|to| &mut to.engine.executions_max),
     ),
     served(
         "model-memory-budget-bytes",
         Int,
-        "Bytes that models may take: they are loaded when they are first asked for, and those used least lately unloaded for them. Needs --model-control-mode=explicit. Default: none.",
+        "Bytes that models may take: they are loaded when they are first asked for, and those used \
+         least lately unloaded for them. Needs --model-control-mode=explicit. Default: none.",
         Bound(|to| &mut to.combined.on_demand.budget_bytes),
     ),
     served(
         "model-wait-secs",
         Int,
-        "Seconds that a request waits for its model under --model-memory-budget-bytes. Default: {}.",
+        "Seconds that a request waits for its model under --model-memory-budget-bytes. Default: \
+         {}.",
         Shown {
             set: |to, text| {
                 to.combined.on_demand.wait_secs = Some(parse_some(text)?);
@@ -171,7 +186,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "model-waiting-requests-max",
         Int,
-        "Requests that wait for models under --model-memory-budget-bytes; one more gets HTTP 429 or gRPC RESOURCE_EXHAUSTED. Default: {}.",
+        "Requests that wait for models under --model-memory-budget-bytes; one more gets HTTP 429 \
+         or gRPC RESOURCE_EXHAUSTED. Default: {}.",
         Shown {
             set: |to, text| {
                 to.combined.on_demand.waiting_max = Some(parse_count(text, 1)?);
@@ -183,13 +199,15 @@ pub const FLAGS: &[Flag] = &[
     served(
         "server-requests-max",
         Int,
-        "Live requests in the server; one more gets HTTP 429 or gRPC RESOURCE_EXHAUSTED. Default: no bound.",
+        "Live requests in the server; one more gets HTTP 429 or gRPC RESOURCE_EXHAUSTED. Default: \
+         no bound.",
         Bound(|to| &mut to.engine.admission.server_max),
     ),
     served(
         "model-requests-max",
         Int,
-        "The same for each model; its parameter CONCH_REQUESTS_MAX has the last word. Default: no bound.",
+        "The same for each model; its parameter CONCH_REQUESTS_MAX has the last word. Default: no \
+         bound.",
         Bound(|to| &mut to.engine.admission.model_max),
     ),
     served(
@@ -205,7 +223,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "tenant-header",
         Text("<name>"),
-        "The HTTP header, and the key of gRPC metadata, whose value is the tenant; requests without it are one tenant. Default: none.",
+        "The HTTP header, and the key of gRPC metadata, whose value is the tenant; requests \
+         without it are one tenant. Default: none.",
         Other(|to, text| {
             to.frontend.tenant_header = access::header_name(text)?;
             Ok(())

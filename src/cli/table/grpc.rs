@@ -74,7 +74,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-use-ssl-mutual",
         Bool,
-        "Require and verify client certificates. Giving it, even as false, switches --grpc-use-ssl on. Default: {}.",
+        "Require and verify client certificates. Giving it, even as false, switches --grpc-use-ssl \
+         on. Default: {}.",
         Shown {
             set: |to, text| {
                 to.grpc_tls.verifies_clients = parse_bool(text)?;
@@ -119,7 +120,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-max-inflated-size",
         Int,
-        "Bytes that a compressed message may inflate to; those of others are bounded by 2147483647. Default: {}.",
+        "Bytes that a compressed message may inflate to; those of others are bounded by \
+         2147483647. Default: {}.",
         Number(
             |to| &mut to.frontend.grpc_inflated_bytes_max,
             |text| parse_above_zero("grpc-max-inflated-size", text),
@@ -128,7 +130,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-keepalive-time",
         Int,
-        "Milliseconds without a byte from a client that has a call open after which it gets a ping. Default: {}.",
+        "Milliseconds without a byte from a client that has a call open after which it gets a \
+         ping. Default: {}.",
         Shown {
             set: |to, text| {
                 to.frontend.grpc_connections.keepalive_time = parse_keepalive(text)?;
@@ -185,7 +188,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-max-connection-age",
         Int,
-        "Milliseconds after which a connection is asked to end, give or take a tenth; 0: never. Default: {}.",
+        "Milliseconds after which a connection is asked to end, give or take a tenth; 0: never. \
+         Default: {}.",
         Shown {
             set: |to, text| {
                 to.frontend.grpc_connections.age_max = parse_age(text)?;
@@ -209,7 +213,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-restricted-protocol",
         Text("<protocols>:<key>=<value>"),
-        "Refuse calls of these without the metadata triton-grpc-protocol-<key>: <value>. The same names as of --http-restricted-api. Repeatable.",
+        "Refuse calls of these without the metadata triton-grpc-protocol-<key>: <value>. The same \
+         names as of --http-restricted-api. Repeatable.",
         Other(|to, text| access::restrict(&mut to.frontend.grpc_restrictions, access::GRPC, text)),
     ),
 ];

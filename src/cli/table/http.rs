@@ -36,7 +36,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "http-header-forward-pattern",
         Text("<regex>"),
-        "Headers whose names match any part of this regular expression (RE2's syntax) become text parameters of an inference. Empty: none. Default: empty.",
+        "Headers whose names match any part of this regular expression (RE2's syntax) become text \
+         parameters of an inference. Empty: none. Default: empty.",
         Other(|to, text| {
             to.frontend.http_forward = access::header_pattern(text)?;
             Ok(())
@@ -55,7 +56,9 @@ pub const FLAGS: &[Flag] = &[
     served(
         "http-restricted-api",
         Text("<apis>:<key>=<value>"),
-        "Answer 403 to requests for these without the header <key>: <value>. Comma-separated: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging. Holds for SageMaker and Vertex AI, too. Repeatable.",
+        "Answer 403 to requests for these without the header <key>: <value>. Comma-separated: \
+         health, metadata, inference, shared-memory, model-config, model-repository, statistics, \
+         trace, logging. Holds for SageMaker and Vertex AI, too. Repeatable.",
         Other(|to, text| access::restrict(&mut to.frontend.http_restrictions, access::HTTP, text)),
     ),
 ];

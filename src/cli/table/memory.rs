@@ -13,7 +13,8 @@ pub const RATE_LIMITER: &[Flag] = &[
     served(
         "rate-limit",
         Text("off|execution_count"),
-        "Let instances execute only while they hold the resources that their groups name, in the order of their priorities. Default: {}.",
+        "Let instances execute only while they hold the resources that their groups name, in the \
+         order of their priorities. Default: {}.",
         Shown {
             set: |to, text| {
                 to.engine.limits_rate = match text.to_ascii_lowercase().as_str() {
@@ -32,8 +33,9 @@ pub const RATE_LIMITER: &[Flag] = &[
     served(
         "rate-limit-resource",
         Text("<name>:<count>[:<device>]"),
-        "How much of a resource there is, on each device or on one. Without any, as much as the neediest instance asks for; with one, none of those not named. \
-         Matters only with --rate-limit. May repeat.",
+        "How much of a resource there is, on each device or on one. Without any, as much as the \
+         neediest instance asks for; with one, none of those not named. Matters only with \
+         --rate-limit. May repeat.",
         Other(|to, text| {
             to.engine.rate_capacities.push(parse_capacity(text)?);
             Ok(())
@@ -45,7 +47,8 @@ pub const MEMORY: &[Flag] = &[
     served(
         "pinned-memory-pool-byte-size",
         Int,
-        "Bytes of pinned memory for transfers to a GPU; without one it is only shown by the metrics. Default: {}.",
+        "Bytes of pinned memory for transfers to a GPU; without one it is only shown by the \
+         metrics. Default: {}.",
         Number(|to| &mut to.engine.pinned_pool_bytes, parse_clamped),
     ),
     inert_checked(
@@ -78,7 +81,8 @@ pub const MEMORY: &[Flag] = &[
     served(
         "host-policy",
         Text("<policy>,<setting>=<value>"),
-        "Bind instances of a policy to CPUs (cpu-cores=0-3,6-6) or to the memory of a NUMA node (numa-node=0). Repeatable.",
+        "Bind instances of a policy to CPUs (cpu-cores=0-3,6-6) or to the memory of a NUMA node \
+         (numa-node=0). Repeatable.",
         Other(|to, text| set_host_policy(&mut to.engine.host_policies, text)),
     ),
     inert_checked(
@@ -94,13 +98,15 @@ pub const SHARED_MEMORY: &[Flag] = &[
     served(
         "allow-client-shm",
         Bool,
-        "Let clients register shared memory of their own for the tensors of their requests (default {}).",
+        "Let clients register shared memory of their own for the tensors of their requests \
+         (default {}).",
         Switch(|to| &mut to.engine.allow_client_shm),
     ),
     served(
         "shm-allowed-uids",
         Text("all|<uid>[,<uid>]"),
-        "Whose shared memory clients may register. Default: of the user that the server runs as; of all users if that is root.",
+        "Whose shared memory clients may register. Default: of the user that the server runs as; \
+         of all users if that is root.",
         Other(|to, text| {
             to.engine.shm_owners = parse_uids(text)?;
             Ok(())

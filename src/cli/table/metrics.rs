@@ -43,7 +43,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "metrics-config",
         Text("<setting>=<value>"),
-        "counter_latencies=false leaves the duration counters out. No summaries or histograms in this version. May be repeated.",
+        "counter_latencies=false leaves the duration counters out. No summaries or histograms in \
+         this version. May be repeated.",
         Other(set_metrics_config),
     ),
 ];
@@ -62,7 +63,8 @@ fn set_metrics_config(to: &mut Arguments, text: &str) -> Result<(), String> {
         "summary_latencies" | "histogram_latencies" if !parse_bool(value)? => {}
         "summary_latencies" | "histogram_latencies" => {
             return Err(format!(
-                "this version of conch does not serve --metrics-config={text}; remove the option to start without it"
+                "this version of conch does not serve --metrics-config={text}; remove the option \
+                 to start without it"
             ));
         }
         _ => to

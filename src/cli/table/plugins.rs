@@ -35,7 +35,8 @@ pub const RESPONSE_CACHE: &[Flag] = &[
     served(
         "cache-config",
         Text("<cache>,<setting>=<value>"),
-        "A setting of the response cache, and that there is one: 'local,size=<bytes>' keeps responses in memory. May repeat.",
+        "A setting of the response cache, and that there is one: 'local,size=<bytes>' keeps \
+         responses in memory. May repeat.",
         Other(|to, text| {
             to.combined.cache.settings.push(parse_cache_config(text)?);
             Ok(())

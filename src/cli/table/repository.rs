@@ -49,7 +49,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "model-control-mode",
         Text("none|poll|explicit"),
-        "none: all models at start, no changes; poll: follow the repositories; explicit: by request. Default: {}.",
+        "none: all models at start, no changes; poll: follow the repositories; explicit: by \
+         request. Default: {}.",
         Shown {
             set: |to, text| {
                 to.engine.model_control_mode = parse_control_mode(text)?;
@@ -67,7 +68,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "load-model",
         Text("<name>"),
-        "Load this model at start; needs --model-control-mode=explicit. May be given several times; * alone is all.",
+        "Load this model at start; needs --model-control-mode=explicit. May be given several \
+         times; * alone is all.",
         Other(|to, text| {
             to.engine.startup_models.push(String::from(text));
             Ok(())
@@ -114,7 +116,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "model-load-timeout-secs",
         Int,
-        "Seconds that an attempt to load a version may take before the load fails; 0: no limit. Default: {}.",
+        "Seconds that an attempt to load a version may take before the load fails; 0: no limit. \
+         Default: {}.",
         Shown {
             set: |to, text| {
                 let seconds = parse_unsigned(text)?;

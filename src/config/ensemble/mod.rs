@@ -130,7 +130,8 @@ fn check(
         let batch_size_max = model.config.max_batch_size;
         if batch_size_max != 0 && batch_size_max < config.max_batch_size {
             return Err(ConfigError::invalid(format!(
-                "ensemble {label} allows maximum batch size {}, but it contains model {} which only allows maximum batch size to be {batch_size_max}",
+                "ensemble {label} allows maximum batch size {}, but it contains model {} which \
+                 only allows maximum batch size to be {batch_size_max}",
                 config.max_batch_size, step.model_name
             )));
         }
@@ -150,7 +151,8 @@ fn check_inputs<'a>(
     for (name, tensor) in &step.input_map {
         if !known.contains(name.as_str()) {
             return Err(ConfigError::invalid(format!(
-                "in ensemble {label}, ensemble tensor {tensor} is mapping to non-existing input {name} in model {}",
+                "in ensemble {label}, ensemble tensor {tensor} is mapping to non-existing input \
+                 {name} in model {}",
                 model.label
             )));
         }
@@ -164,7 +166,8 @@ fn check_inputs<'a>(
             None if input.optional => {}
             None => {
                 return Err(ConfigError::invalid(format!(
-                    "in ensemble {label}, input {} in model {} is not mapped to any ensemble tensors",
+                    "in ensemble {label}, input {} in model {} is not mapped to any ensemble \
+                     tensors",
                     input.name, model.label
                 )));
             }
@@ -182,7 +185,8 @@ fn check_outputs<'a>(
     for (name, tensor) in &step.output_map {
         let Some(output) = model.config.output.iter().find(|o| o.name == *name) else {
             return Err(ConfigError::invalid(format!(
-                "in ensemble {label}, ensemble tensor {tensor} is mapped from non-existing output {name} in model {}",
+                "in ensemble {label}, ensemble tensor {tensor} is mapped from non-existing output \
+                 {name} in model {}",
                 step.model_name
             )));
         };
@@ -218,7 +222,8 @@ fn agree<'a>(
     };
     let mismatch = |what: &str, known_is: String, found_is: String| {
         Err(ConfigError::invalid(format!(
-            "in ensemble {label}, ensemble tensor {name}: inconsistent {what}: {known_is} is inferred from model {} while {found_is} is inferred from model {}",
+            "in ensemble {label}, ensemble tensor {name}: inconsistent {what}: {known_is} is \
+             inferred from model {} while {found_is} is inferred from model {}",
             known.label, found.label
         )))
     };
@@ -264,7 +269,8 @@ fn check_sources(
     let mut sources: BTreeMap<&str, Option<usize>> = BTreeMap::new();
     let different = |label_of_reader: &str| {
         ConfigError::invalid(format!(
-            "in ensemble {label}, step of model '{label_of_reader}' receives inputs originated from different decoupled models"
+            "in ensemble {label}, step of model '{label_of_reader}' receives inputs originated \
+             from different decoupled models"
         ))
     };
     for input in &config.input {

@@ -87,8 +87,34 @@ fn ensemble(head: &str, steps: &str) -> (ModelConfig, Vec<ModelConfig>) {
     (config("e", &(text + "}")), models)
 }
 
-const X: &str = "input { name: 'x' data_type: TYPE_FP32 dims: -1 } output { name: 'y' data_type: TYPE_FP32 dims: -1 }";
-const X4: &str = "input { name: 'x' data_type: TYPE_FP32 dims: 4 } output { name: 'y' data_type: TYPE_FP32 dims: 4 }";
+const X: &str = "input { name: 'x' data_type: TYPE_FP32 dims: -1 } output \
+                 { name: 'y' data_type: TYPE_FP32 dims: -1 }";
+const X4: &str = "input { name: 'x' data_type: TYPE_FP32 dims: 4 } output \
+                  { name: 'y' data_type: TYPE_FP32 dims: 4 }";
+
+/// `expected`: the refusal, or whether the ensemble is decoupled.
+fn check_composed(head: &str, steps: &str, expected: Result<bool, &str>) {
+    let (mut config, models) = ensemble(head, steps);
+    let composing: Vec<ComposingModels> = models
+        .iter()
+        .map(|config| ComposingModels {
+            namespace: "there",
+            label: &config.name,
+            config,
+        })
+        .collect();
+    let got = compose(&mut config, "e", &composing);
+    match expected {
+        Err(message) => assert_eq!(got.unwrap_err().message, message, "{steps}"),
+        Ok(is_decoupled) => {
+            assert_eq!(got, Ok(()), "{steps}");
+            let policy = config.model_transaction_policy.unwrap();
+            assert_eq!(policy.decoupled, is_decoupled, "{steps}");
+            let parts = ensembling(&config).unwrap();
+            assert!(parts.steps.iter().all(|step| step.namespace == "there"));
+        }
+    }
+}
 
 #[test]
 fn ensembles_fit_their_models_or_say_why_not() {
@@ -109,49 +135,56 @@ fn ensembles_fit_their_models_or_say_why_not() {
             &batch8,
             "batch i=x o=y",
             Err(
-                "ensemble e allows maximum batch size 8, but it contains model batch which only allows maximum batch size to be 4",
+                "ensemble e allows maximum batch size 8, but it contains model batch which only \
+                 allows maximum batch size to be 4",
             ),
         ),
         (
             X,
             "text i=x o=y",
             Err(
-                "in ensemble e, ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model e while TYPE_STRING is inferred from model text",
+                "in ensemble e, ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred \
+                 from model e while TYPE_STRING is inferred from model text",
             ),
         ),
         (
             X,
             "copy i=x o=m; text i=m o=y",
             Err(
-                "in ensemble e, ensemble tensor m: inconsistent data type: TYPE_FP32 is inferred from model copy while TYPE_STRING is inferred from model text",
+                "in ensemble e, ensemble tensor m: inconsistent data type: TYPE_FP32 is inferred \
+                 from model copy while TYPE_STRING is inferred from model text",
             ),
         ),
         (
             X,
             "flat i=x o=y",
             Err(
-                "in ensemble e, ensemble tensor x: inconsistent shape: [-1] is inferred from model e while [-1,4] is inferred from model flat",
+                "in ensemble e, ensemble tensor x: inconsistent shape: [-1] is inferred from model \
+                 e while [-1,4] is inferred from model flat",
             ),
         ),
         (
             &batch4,
             "copy i=x o=m; flat i=m o=y",
             Err(
-                "in ensemble e, ensemble tensor m: inconsistent shape: [-1] is inferred from model copy while [-1,4] is inferred from model flat",
+                "in ensemble e, ensemble tensor m: inconsistent shape: [-1] is inferred from model \
+                 copy while [-1,4] is inferred from model flat",
             ),
         ),
         (
             X,
             "copy nope=x o=y",
             Err(
-                "in ensemble e, ensemble tensor x is mapping to non-existing input nope in model copy",
+                "in ensemble e, ensemble tensor x is mapping to non-existing input nope in model \
+                 copy",
             ),
         ),
         (
             X,
             "copy i=x no_o=y",
             Err(
-                "in ensemble e, ensemble tensor y is mapped from non-existing output no_o in model copy",
+                "in ensemble e, ensemble tensor y is mapped from non-existing output no_o in model \
+                 copy",
             ),
         ),
         (
@@ -174,53 +207,38 @@ fn ensembles_fit_their_models_or_say_why_not() {
             X,
             "many i=x o=m; join l=m r=x o=y",
             Err(
-                "in ensemble e, step of model 'join' receives inputs originated from different decoupled models",
+                "in ensemble e, step of model 'join' receives inputs originated from different \
+                 decoupled models",
             ),
         ),
         (
             X,
             "many i=x o=m; many i=x o=n; join l=m r=n o=y",
             Err(
-                "in ensemble e, step of model 'join' receives inputs originated from different decoupled models",
+                "in ensemble e, step of model 'join' receives inputs originated from different \
+                 decoupled models",
             ),
         ),
         (
             X,
             "many i=x o=m; many i=m o=n; join l=m r=n o=y",
             Err(
-                "in ensemble e, step of model 'join' receives inputs originated from different decoupled models",
+                "in ensemble e, step of model 'join' receives inputs originated from different \
+                 decoupled models",
             ),
         ),
         (
             &xz,
             "many i=x o=y; copy i=x o=z",
             Err(
-                "in ensemble e, step of model 'e' receives inputs originated from different decoupled models",
+                "in ensemble e, step of model 'e' receives inputs originated from different \
+                 decoupled models",
             ),
         ),
         (&xz, "many i=x o=y; copy i=y o=z", Ok(true)),
     ];
     for (head, steps, expected) in table {
-        let (mut config, models) = ensemble(head, steps);
-        let composing: Vec<ComposingModels> = models
-            .iter()
-            .map(|config| ComposingModels {
-                namespace: "there",
-                label: &config.name,
-                config,
-            })
-            .collect();
-        let got = compose(&mut config, "e", &composing);
-        match expected {
-            Err(message) => assert_eq!(got.unwrap_err().message, *message, "{steps}"),
-            Ok(is_decoupled) => {
-                assert_eq!(got, Ok(()), "{steps}");
-                let policy = config.model_transaction_policy.unwrap();
-                assert_eq!(policy.decoupled, *is_decoupled, "{steps}");
-                let parts = ensembling(&config).unwrap();
-                assert!(parts.steps.iter().all(|step| step.namespace == "there"));
-            }
-        }
+        check_composed(head, steps, *expected);
     }
 }
 

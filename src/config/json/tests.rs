@@ -119,120 +119,123 @@ fn equal_forms_are_read_alike() {
     }
 }
 
+/// A document, and why it is refused.
+const REFUSALS: &[(&str, &str)] = &[
+    ("", "EOF while parsing a value"),
+    (
+        "[]",
+        "invalid type: sequence, expected an object of inference.ModelConfig",
+    ),
+    (
+        "null",
+        "invalid type: null, expected an object of inference.ModelConfig",
+    ),
+    ("{} x", "trailing characters"),
+    (
+        r#"{"foo":1}"#,
+        r#"message type "inference.ModelConfig" has no field named "foo""#,
+    ),
+    (
+        "{\"input\":[\n{\"nme\":1}]}",
+        r#"input: message type "inference.ModelInput" has no field named "nme" at line 2"#,
+    ),
+    (
+        r#"{"max_batch_size":1,"maxBatchSize":1}"#,
+        r#"field "max_batch_size" is given more than once"#,
+    ),
+    (
+        r#"{"max_batch_size":2147483648}"#,
+        "max_batch_size: number out of range",
+    ),
+    (
+        r#"{"max_batch_size":3.5}"#,
+        "max_batch_size: expected an integer",
+    ),
+    (
+        r#"{"max_batch_size":true}"#,
+        "max_batch_size: expected an integer",
+    ),
+    (
+        r#"{"max_batch_size":" 3"}"#,
+        r#"max_batch_size: expected an integer, got " 3""#,
+    ),
+    (
+        r#"{"max_batch_size":""}"#,
+        r#"max_batch_size: expected an integer, got """#,
+    ),
+    (r#"{"name":1}"#, "name: expected a string"),
+    (r#"{"input":1}"#, "input: expected an object"),
+    (
+        r#"{"input":{"dims":{}}}"#,
+        "input.dims: expected a boolean, a number or a string",
+    ),
+    (
+        r#"{"input":[{"dims":["x"]}]}"#,
+        r#"input.dims: expected an integer, got "x""#,
+    ),
+    ("{max_batch_size:08}", "max_batch_size: invalid number"),
+    ("{name:x}", "name: expected value"),
+    ("{,name:'x'}", "key must be a string"),
+    ("{name:'x',,}", "key must be a string"),
+    ("{input:[,]}", "input: expected value"),
+    ("{name:'x'}}", "trailing characters"),
+    ("{name:'x'", "EOF while parsing an object"),
+    ("{name:'x}", "name: EOF while parsing a string"),
+    ("{/* name:'x'}", "key must be a string"),
+    ("{# x\nname:'x'}", "key must be a string"),
+    (
+        r#"{"input":[{"optional":1}]}"#,
+        "input.optional: expected a boolean",
+    ),
+    (
+        r#"{"input":[{"data_type":"TYPE_X"}]}"#,
+        r#"input.data_type: unknown enumerator "TYPE_X" of inference.DataType"#,
+    ),
+    (
+        r#"{"input":[{"data_type":99}]}"#,
+        "input.data_type: unknown enumerator 99 of inference.DataType",
+    ),
+    (
+        r#"{"input":[{"dims":[9223372036854775808]}]}"#,
+        "input.dims: number out of range",
+    ),
+    (
+        r#"{"dynamic_batching":{"max_queue_delay_microseconds":-1}}"#,
+        "dynamic_batching.max_queue_delay_microseconds: number out of range",
+    ),
+    (
+        r#"{"dynamic_batching":{},"sequence_batching":{}}"#,
+        r#"sequence_batching: "dynamic_batching" excludes it"#,
+    ),
+    (
+        r#"{"dynamic_batching":{"priority_queue_policy":{"x":{}}}}"#,
+        r#"dynamic_batching.priority_queue_policy.x: expected an integer, got "x""#,
+    ),
+    (
+        r#"{"parameters":{"a":{},"a":{}}}"#,
+        "parameters.a: key is given more than once",
+    ),
+    (
+        r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":1e39}}}"#,
+        "sequence_batching.direct.minimum_slot_utilization: number out of range",
+    ),
+    (
+        r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":"half"}}}"#,
+        r#"sequence_batching.direct.minimum_slot_utilization: expected a number, got "half""#,
+    ),
+    (
+        r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":true}}}"#,
+        "sequence_batching.direct.minimum_slot_utilization: expected a number",
+    ),
+    (
+        r#"{"name":{}}"#,
+        "name: invalid type: map, expected a boolean, a number or a string",
+    ),
+];
+
 #[test]
 fn refusals_name_field_line_and_column() {
-    for (json, expected) in [
-        ("", "EOF while parsing a value"),
-        (
-            "[]",
-            "invalid type: sequence, expected an object of inference.ModelConfig",
-        ),
-        (
-            "null",
-            "invalid type: null, expected an object of inference.ModelConfig",
-        ),
-        ("{} x", "trailing characters"),
-        (
-            r#"{"foo":1}"#,
-            r#"message type "inference.ModelConfig" has no field named "foo""#,
-        ),
-        (
-            "{\"input\":[\n{\"nme\":1}]}",
-            r#"input: message type "inference.ModelInput" has no field named "nme" at line 2"#,
-        ),
-        (
-            r#"{"max_batch_size":1,"maxBatchSize":1}"#,
-            r#"field "max_batch_size" is given more than once"#,
-        ),
-        (
-            r#"{"max_batch_size":2147483648}"#,
-            "max_batch_size: number out of range",
-        ),
-        (
-            r#"{"max_batch_size":3.5}"#,
-            "max_batch_size: expected an integer",
-        ),
-        (
-            r#"{"max_batch_size":true}"#,
-            "max_batch_size: expected an integer",
-        ),
-        (
-            r#"{"max_batch_size":" 3"}"#,
-            r#"max_batch_size: expected an integer, got " 3""#,
-        ),
-        (
-            r#"{"max_batch_size":""}"#,
-            r#"max_batch_size: expected an integer, got """#,
-        ),
-        (r#"{"name":1}"#, "name: expected a string"),
-        (r#"{"input":1}"#, "input: expected an object"),
-        (
-            r#"{"input":{"dims":{}}}"#,
-            "input.dims: expected a boolean, a number or a string",
-        ),
-        (
-            r#"{"input":[{"dims":["x"]}]}"#,
-            r#"input.dims: expected an integer, got "x""#,
-        ),
-        ("{max_batch_size:08}", "max_batch_size: invalid number"),
-        ("{name:x}", "name: expected value"),
-        ("{,name:'x'}", "key must be a string"),
-        ("{name:'x',,}", "key must be a string"),
-        ("{input:[,]}", "input: expected value"),
-        ("{name:'x'}}", "trailing characters"),
-        ("{name:'x'", "EOF while parsing an object"),
-        ("{name:'x}", "name: EOF while parsing a string"),
-        ("{/* name:'x'}", "key must be a string"),
-        ("{# x\nname:'x'}", "key must be a string"),
-        (
-            r#"{"input":[{"optional":1}]}"#,
-            "input.optional: expected a boolean",
-        ),
-        (
-            r#"{"input":[{"data_type":"TYPE_X"}]}"#,
-            r#"input.data_type: unknown enumerator "TYPE_X" of inference.DataType"#,
-        ),
-        (
-            r#"{"input":[{"data_type":99}]}"#,
-            "input.data_type: unknown enumerator 99 of inference.DataType",
-        ),
-        (
-            r#"{"input":[{"dims":[9223372036854775808]}]}"#,
-            "input.dims: number out of range",
-        ),
-        (
-            r#"{"dynamic_batching":{"max_queue_delay_microseconds":-1}}"#,
-            "dynamic_batching.max_queue_delay_microseconds: number out of range",
-        ),
-        (
-            r#"{"dynamic_batching":{},"sequence_batching":{}}"#,
-            r#"sequence_batching: "dynamic_batching" excludes it"#,
-        ),
-        (
-            r#"{"dynamic_batching":{"priority_queue_policy":{"x":{}}}}"#,
-            r#"dynamic_batching.priority_queue_policy.x: expected an integer, got "x""#,
-        ),
-        (
-            r#"{"parameters":{"a":{},"a":{}}}"#,
-            "parameters.a: key is given more than once",
-        ),
-        (
-            r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":1e39}}}"#,
-            "sequence_batching.direct.minimum_slot_utilization: number out of range",
-        ),
-        (
-            r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":"half"}}}"#,
-            r#"sequence_batching.direct.minimum_slot_utilization: expected a number, got "half""#,
-        ),
-        (
-            r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":true}}}"#,
-            "sequence_batching.direct.minimum_slot_utilization: expected a number",
-        ),
-        (
-            r#"{"name":{}}"#,
-            "name: invalid type: map, expected a boolean, a number or a string",
-        ),
-    ] {
+    for (json, expected) in REFUSALS {
         let error = from_json(json).expect_err(json);
         let (what, line) = error.message.rsplit_once(" at line ").expect(json);
         let (line, column) = line.split_once(" column ").expect(json);
@@ -243,7 +246,7 @@ fn refusals_name_field_line_and_column() {
         } else {
             format!("{what} at line {line}")
         };
-        assert_eq!(shown, expected, "{json}");
+        assert_eq!(shown, *expected, "{json}");
     }
 }
 

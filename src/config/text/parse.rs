@@ -58,7 +58,7 @@ impl<'a> Parser<'a> {
         Err(TextFault::new(self.current.at, message))
     }
 
-    fn take(&mut self) -> Result<TextToken<'a>, TextFault> {
+    fn next_token(&mut self) -> Result<TextToken<'a>, TextFault> {
         let next = self.tokens.next()?;
         Ok(std::mem::replace(&mut self.current, next))
     }
@@ -66,7 +66,7 @@ impl<'a> Parser<'a> {
     fn try_take(&mut self, symbol: u8) -> Result<bool, TextFault> {
         let is_there = self.current.is_symbol(symbol);
         if is_there {
-            self.take()?;
+            self.next_token()?;
         }
         Ok(is_there)
     }
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
         let at = self.current.at;
         let is_message = field.kind().as_message().is_some();
         check_single(message, &field).map_err(|text| TextFault::new(at, text))?;
-        self.take()?;
+        self.next_token()?;
         if is_message {
             // The colon is a matter of taste here.
             self.try_take(b':')?;
@@ -220,7 +220,7 @@ impl<'a> Parser<'a> {
             return self.fault(format!("Expected integer, got: {}", self.current.shown()));
         }
         let value = value::integer(&self.current, max)?;
-        self.take()?;
+        self.next_token()?;
         Ok(value)
     }
 
@@ -246,7 +246,7 @@ impl<'a> Parser<'a> {
             },
             _ => return self.fault(format!("Expected double, got: {}", self.current.shown())),
         };
-        self.take()?;
+        self.next_token()?;
         Ok(if is_negative { -magnitude } else { magnitude })
     }
 
@@ -262,7 +262,7 @@ impl<'a> Parser<'a> {
                 ));
             }
         };
-        self.take()?;
+        self.next_token()?;
         Ok(value)
     }
 
@@ -274,7 +274,7 @@ impl<'a> Parser<'a> {
         let mut bytes = Vec::new();
         while self.current.kind == TokenKind::String {
             value::append_string(&self.current, &mut bytes)?;
-            self.take()?;
+            self.next_token()?;
         }
         Ok(bytes)
     }
@@ -302,7 +302,7 @@ impl<'a> Parser<'a> {
                 first.shown()
             ));
         };
-        self.take()?;
+        self.next_token()?;
         Ok(Value::EnumNumber(number))
     }
 }

@@ -19,7 +19,8 @@ fn equal_texts_are_read_alike() {
             r#"input [ { name: "a" dims: [ 1, 2 ] }, { name: "b" } ]"#,
             r#"input: [ < name: "a", dims: [1], dims: 2; >, { name: 'b' } ]"#,
             "input{name:'a'dims:[1,2]}input<name:\"b\">",
-            "# head\ninput [\n  {\n    name: \"a\" # tail\n    dims: [ 1, 2 ]\n  },\n  { name: \"b\" }\n]\n",
+            "# head\ninput [\n  {\n    name: \"a\" # tail\n    dims: [ 1, 2 ]\n  },\n  \
+             { name: \"b\" }\n]\n",
             "\u{FEFF}input [{name:\"\" \"a\" dims: [0x1, 02]} , {name: \"\\142\"}];",
         ],
         &[
@@ -40,9 +41,12 @@ fn equal_texts_are_read_alike() {
             "optimization: { graph: { level : -0x1 } } instance_group: { count: 02, kind: 0x2 }",
         ],
         &[
-            "sequence_batching { direct { minimum_slot_utilization: 0.5 } control_input { control { fp32_false_true: [inf, -1] } } }",
-            "sequence_batching { direct { minimum_slot_utilization: .5f } control_input { control { fp32_false_true: [Infinity, -1.0] } } }",
-            "sequence_batching { direct { minimum_slot_utilization: 5e-1 } control_input { control { fp32_false_true: 1e999 fp32_false_true: [-1F] } } }",
+            "sequence_batching \
+             { direct { minimum_slot_utilization: 0.5 } control_input { control { fp32_false_true: [inf, -1] } } }",
+            "sequence_batching \
+             { direct { minimum_slot_utilization: .5f } control_input { control { fp32_false_true: [Infinity, -1.0] } } }",
+            "sequence_batching \
+             { direct { minimum_slot_utilization: 5e-1 } control_input { control { fp32_false_true: 1e999 fp32_false_true: [-1F] } } }",
         ],
         &[
             "",
@@ -75,156 +79,163 @@ fn values_are_read_exactly() {
     assert_eq!(to_json(&config), expected);
 }
 
+/// A text, and why it is refused.
+const REFUSALS: &[(&str, &str)] = &[
+    (
+        "foo: 1",
+        "1:1: Message type \"inference.ModelConfig\" has no field named \"foo\".",
+    ),
+    (
+        "\n\n  input { nme: 'b' }",
+        "3:11: input: Message type \"inference.ModelInput\" has no field named \"nme\".",
+    ),
+    (
+        "max_batch_size 1",
+        "1:16: max_batch_size: Expected \":\", found \"1\".",
+    ),
+    (
+        "max_batch_size: 2147483648",
+        "1:17: max_batch_size: Integer out of range (2147483648)",
+    ),
+    (
+        "max_batch_size: -2147483649",
+        "1:18: max_batch_size: Integer out of range (2147483649)",
+    ),
+    (
+        "max_batch_size: 1.0",
+        "1:17: max_batch_size: Expected integer, got: 1.0",
+    ),
+    (
+        "max_batch_size: '1'",
+        "1:17: max_batch_size: Expected integer, got: '1'",
+    ),
+    (
+        "max_batch_size: 08",
+        "1:18: max_batch_size: Numbers starting with leading zero must be in octal.",
+    ),
+    (
+        "max_batch_size: +1",
+        "1:17: max_batch_size: Expected integer, got: +",
+    ),
+    (
+        "max_batch_size:1name:'x'",
+        "1:17: max_batch_size: Need space between number and identifier.",
+    ),
+    ("max_batch_size: 4}", "1:18: Expected identifier, got: }"),
+    ("max_batch_size: 1,,", "1:19: Expected identifier, got: ,"),
+    (
+        "max_batch_size: 4 max_batch_size: 4",
+        "1:19: max_batch_size: Non-repeated field \"max_batch_size\" is specified multiple times.",
+    ),
+    (
+        "dynamic_batching {} dynamic_batching {}",
+        "1:21: dynamic_batching: Non-repeated field \"dynamic_batching\" is specified multiple \
+         times.",
+    ),
+    (
+        "dynamic_batching {} sequence_batching {}",
+        "1:21: sequence_batching: Field \"sequence_batching\" is specified along with field \
+         \"dynamic_batching\", another member of oneof \"scheduling_choice\".",
+    ),
+    (
+        "dynamic_batching { max_queue_delay_microseconds: -1 }",
+        "1:50: dynamic_batching.max_queue_delay_microseconds: Expected integer, got: -",
+    ),
+    (
+        "dynamic_batching { preserve_ordering: TRUE }",
+        "1:39: dynamic_batching.preserve_ordering: Invalid value for boolean field \
+         \"preserve_ordering\". Value: \"TRUE\".",
+    ),
+    (
+        "dynamic_batching { preserve_ordering: 2 }",
+        "1:39: dynamic_batching.preserve_ordering: Integer out of range (2)",
+    ),
+    (
+        "dynamic_batching",
+        "1:17: dynamic_batching: Expected \"{\", found \"end of file\".",
+    ),
+    (
+        "dynamic_batching {",
+        "1:19: dynamic_batching: Expected \"}\", found \"end of file\".",
+    ),
+    (
+        "input < name: 'a' }",
+        "1:19: input: Expected \">\", found \"}\".",
+    ),
+    (
+        "input { dims: [1 2] }",
+        "1:18: input.dims: Expected \",\", found \"2\".",
+    ),
+    (
+        "input { dims: [1,] }",
+        "1:18: input.dims: Expected integer, got: ]",
+    ),
+    (
+        "input { dims [1] }",
+        "1:14: input.dims: Expected \":\", found \"[\".",
+    ),
+    (
+        "input { data_type: TYPE_FLOAT }",
+        "1:20: input.data_type: Unknown enumeration value of \"TYPE_FLOAT\" for field \
+         \"data_type\".",
+    ),
+    (
+        "input { data_type: 99 }",
+        "1:20: input.data_type: Unknown enumeration value of \"99\" for field \"data_type\".",
+    ),
+    (
+        "input { data_type: 'TYPE_FP32' }",
+        "1:20: input.data_type: Expected integer or identifier, got: 'TYPE_FP32'",
+    ),
+    (
+        "instance_group [ { kind: KIND_CPU }; { } ]",
+        "1:36: instance_group: Expected \",\", found \";\".",
+    ),
+    ("name: abc", "1:7: name: Expected string, got: abc"),
+    (
+        "name: 'a\nb'",
+        "1:9: name: String literals cannot cross line boundaries.",
+    ),
+    ("name: '\\xff'", "1:7: name: String is not valid UTF-8."),
+    (
+        "name: 'x' '\\q'",
+        "1:11: name: Invalid escape sequence in string literal.",
+    ),
+    ("name: [ 'x' ]", "1:7: name: Expected string, got: ["),
+    (
+        "parameters { key: 'a' key: 'b' }",
+        "1:23: parameters.key: Non-repeated field \"key\" is specified multiple times.",
+    ),
+    (
+        "dynamic_batching { priority_queue_policy { key: '1' } }",
+        "1:49: dynamic_batching.priority_queue_policy.key: Expected integer, got: '1'",
+    ),
+    (
+        "sequence_batching { direct { minimum_slot_utilization: 01 } }",
+        "1:56: sequence_batching.direct.minimum_slot_utilization: Expect a decimal number, got: 01",
+    ),
+    (
+        "sequence_batching { direct { minimum_slot_utilization: infinit } }",
+        "1:56: sequence_batching.direct.minimum_slot_utilization: Expected double, got: infinit",
+    ),
+    (
+        "[foo.bar]: 1",
+        "1:1: Message type \"inference.ModelConfig\" has no extensions.",
+    ),
+    ("1: 2", "1:1: Expected identifier, got: 1"),
+    (
+        "\u{1}",
+        "1:1: Invalid control characters encountered in text.",
+    ),
+    (
+        "max_batch_size: 1 é",
+        "1:19: max_batch_size: Interpreting non ascii codepoint 195.",
+    ),
+];
+
 #[test]
 fn refusals_name_line_column_and_field() {
-    for (text, expected) in [
-        (
-            "foo: 1",
-            "1:1: Message type \"inference.ModelConfig\" has no field named \"foo\".",
-        ),
-        (
-            "\n\n  input { nme: 'b' }",
-            "3:11: input: Message type \"inference.ModelInput\" has no field named \"nme\".",
-        ),
-        (
-            "max_batch_size 1",
-            "1:16: max_batch_size: Expected \":\", found \"1\".",
-        ),
-        (
-            "max_batch_size: 2147483648",
-            "1:17: max_batch_size: Integer out of range (2147483648)",
-        ),
-        (
-            "max_batch_size: -2147483649",
-            "1:18: max_batch_size: Integer out of range (2147483649)",
-        ),
-        (
-            "max_batch_size: 1.0",
-            "1:17: max_batch_size: Expected integer, got: 1.0",
-        ),
-        (
-            "max_batch_size: '1'",
-            "1:17: max_batch_size: Expected integer, got: '1'",
-        ),
-        (
-            "max_batch_size: 08",
-            "1:18: max_batch_size: Numbers starting with leading zero must be in octal.",
-        ),
-        (
-            "max_batch_size: +1",
-            "1:17: max_batch_size: Expected integer, got: +",
-        ),
-        (
-            "max_batch_size:1name:'x'",
-            "1:17: max_batch_size: Need space between number and identifier.",
-        ),
-        ("max_batch_size: 4}", "1:18: Expected identifier, got: }"),
-        ("max_batch_size: 1,,", "1:19: Expected identifier, got: ,"),
-        (
-            "max_batch_size: 4 max_batch_size: 4",
-            "1:19: max_batch_size: Non-repeated field \"max_batch_size\" is specified multiple times.",
-        ),
-        (
-            "dynamic_batching {} dynamic_batching {}",
-            "1:21: dynamic_batching: Non-repeated field \"dynamic_batching\" is specified multiple times.",
-        ),
-        (
-            "dynamic_batching {} sequence_batching {}",
-            "1:21: sequence_batching: Field \"sequence_batching\" is specified along with field \"dynamic_batching\", another member of oneof \"scheduling_choice\".",
-        ),
-        (
-            "dynamic_batching { max_queue_delay_microseconds: -1 }",
-            "1:50: dynamic_batching.max_queue_delay_microseconds: Expected integer, got: -",
-        ),
-        (
-            "dynamic_batching { preserve_ordering: TRUE }",
-            "1:39: dynamic_batching.preserve_ordering: Invalid value for boolean field \"preserve_ordering\". Value: \"TRUE\".",
-        ),
-        (
-            "dynamic_batching { preserve_ordering: 2 }",
-            "1:39: dynamic_batching.preserve_ordering: Integer out of range (2)",
-        ),
-        (
-            "dynamic_batching",
-            "1:17: dynamic_batching: Expected \"{\", found \"end of file\".",
-        ),
-        (
-            "dynamic_batching {",
-            "1:19: dynamic_batching: Expected \"}\", found \"end of file\".",
-        ),
-        (
-            "input < name: 'a' }",
-            "1:19: input: Expected \">\", found \"}\".",
-        ),
-        (
-            "input { dims: [1 2] }",
-            "1:18: input.dims: Expected \",\", found \"2\".",
-        ),
-        (
-            "input { dims: [1,] }",
-            "1:18: input.dims: Expected integer, got: ]",
-        ),
-        (
-            "input { dims [1] }",
-            "1:14: input.dims: Expected \":\", found \"[\".",
-        ),
-        (
-            "input { data_type: TYPE_FLOAT }",
-            "1:20: input.data_type: Unknown enumeration value of \"TYPE_FLOAT\" for field \"data_type\".",
-        ),
-        (
-            "input { data_type: 99 }",
-            "1:20: input.data_type: Unknown enumeration value of \"99\" for field \"data_type\".",
-        ),
-        (
-            "input { data_type: 'TYPE_FP32' }",
-            "1:20: input.data_type: Expected integer or identifier, got: 'TYPE_FP32'",
-        ),
-        (
-            "instance_group [ { kind: KIND_CPU }; { } ]",
-            "1:36: instance_group: Expected \",\", found \";\".",
-        ),
-        ("name: abc", "1:7: name: Expected string, got: abc"),
-        (
-            "name: 'a\nb'",
-            "1:9: name: String literals cannot cross line boundaries.",
-        ),
-        ("name: '\\xff'", "1:7: name: String is not valid UTF-8."),
-        (
-            "name: 'x' '\\q'",
-            "1:11: name: Invalid escape sequence in string literal.",
-        ),
-        ("name: [ 'x' ]", "1:7: name: Expected string, got: ["),
-        (
-            "parameters { key: 'a' key: 'b' }",
-            "1:23: parameters.key: Non-repeated field \"key\" is specified multiple times.",
-        ),
-        (
-            "dynamic_batching { priority_queue_policy { key: '1' } }",
-            "1:49: dynamic_batching.priority_queue_policy.key: Expected integer, got: '1'",
-        ),
-        (
-            "sequence_batching { direct { minimum_slot_utilization: 01 } }",
-            "1:56: sequence_batching.direct.minimum_slot_utilization: Expect a decimal number, got: 01",
-        ),
-        (
-            "sequence_batching { direct { minimum_slot_utilization: infinit } }",
-            "1:56: sequence_batching.direct.minimum_slot_utilization: Expected double, got: infinit",
-        ),
-        (
-            "[foo.bar]: 1",
-            "1:1: Message type \"inference.ModelConfig\" has no extensions.",
-        ),
-        ("1: 2", "1:1: Expected identifier, got: 1"),
-        (
-            "\u{1}",
-            "1:1: Invalid control characters encountered in text.",
-        ),
-        (
-            "max_batch_size: 1 é",
-            "1:19: max_batch_size: Interpreting non ascii codepoint 195.",
-        ),
-    ] {
+    for (text, expected) in REFUSALS {
         let message = parse_text("config.pbtxt", text).expect_err(text).message;
         assert_eq!(
             message,

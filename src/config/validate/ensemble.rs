@@ -14,7 +14,8 @@ pub(super) fn validate(
     let name = &config.name;
     if config.platform != PLATFORM_ENSEMBLE {
         return Err(ConfigError::invalid(format!(
-            "ensemble scheduling cannot be set for model '{name}' whose platform is not {PLATFORM_ENSEMBLE}"
+            "ensemble scheduling cannot be set for model '{name}' whose platform is not \
+             {PLATFORM_ENSEMBLE}"
         )));
     }
     if !config.instance_group.is_empty() {
@@ -83,7 +84,8 @@ impl<'a> ValidationGraph<'a> {
                 let node = nodes.entry(output).or_default();
                 if node.is_output {
                     return Err(ConfigError::invalid(format!(
-                        "ensemble tensor '{output}' can appear in an output map only once for ensemble '{name}' step {index}"
+                        "ensemble tensor '{output}' can appear in an output map only once for \
+                         ensemble '{name}' step {index}"
                     )));
                 }
                 node.is_output = true;

@@ -104,7 +104,8 @@ impl TensorView<'_> {
         }
         if max_batch_size == 0 && self.reshape.is_some_and(|reshape| reshape.shape.is_empty()) {
             return Err(self.error(
-                "cannot have empty reshape for non-batching model as scalar tensors are not supported",
+                "cannot have empty reshape for non-batching model as scalar tensors are not \
+                 supported",
             ));
         }
         if !self.dims.iter().all(is_dim) {
@@ -119,7 +120,8 @@ impl TensorView<'_> {
     fn check_reshape(&self, shape: &[i64]) -> Result<(), ConfigError> {
         if !shape.iter().all(is_dim) {
             return Err(self.error(
-                "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension",
+                "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size \
+                 dimension",
             ));
         }
         let dims_count = element_count(self.dims, self.name, "dims")?;

@@ -47,7 +47,8 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
         Some(SchedulingChoice::SequenceBatching(batching)) => {
             if has_cache {
                 return Err(ConfigError::invalid(format!(
-                    "Response Cache does not currently support model {name} with sequence batching scheduler. Please disable the response cache."
+                    "Response Cache does not currently support model {name} with sequence batching \
+                     scheduler. Please disable the response cache."
                 )));
             }
             sequence::validate(config, batching)?;
@@ -63,7 +64,8 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
     );
     if !is_ensemble && config.platform == PLATFORM_ENSEMBLE {
         return Err(ConfigError::invalid(format!(
-            "ensemble scheduling must be set for ensemble {name} whose platform is {PLATFORM_ENSEMBLE}"
+            "ensemble scheduling must be set for ensemble {name} whose platform is \
+             {PLATFORM_ENSEMBLE}"
         )));
     }
     if has_cache
@@ -73,7 +75,8 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
             .is_some_and(|policy| policy.decoupled)
     {
         return Err(ConfigError::invalid(format!(
-            "Response Cache does not currently support model {name} with 'decoupled' transaction policy. Please disable the response cache."
+            "Response Cache does not currently support model {name} with 'decoupled' transaction \
+             policy. Please disable the response cache."
         )));
     }
     config
@@ -91,7 +94,8 @@ pub fn validate_name(config: &ModelConfig, directory_name: &str) -> Result<(), C
         return Ok(());
     }
     Err(ConfigError::invalid(format!(
-        "unexpected directory name '{directory_name}' for model '{}', directory name must equal model name",
+        "unexpected directory name '{directory_name}' for model '{}', directory name must equal \
+         model name",
         config.name
     )))
 }
@@ -182,7 +186,8 @@ fn validate_dynamic(
         };
         if policies.any(delays) {
             return Err(ConfigError::invalid(format!(
-                "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}"
+                "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is \
+                 true for {name}"
             )));
         }
     }

@@ -31,7 +31,8 @@ pub(super) fn validate(
                 }
                 if *size > config.max_batch_size {
                     return Err(ConfigError::invalid(format!(
-                        "sequence batching preferred batch size must be <= max batch size for {name}"
+                        "sequence batching preferred batch size must be <= max batch size for \
+                         {name}"
                     )));
                 }
             }
@@ -66,7 +67,8 @@ fn find_control<'a>(
         }
         if !names.insert(&input.name) {
             return Err(ConfigError::invalid(format!(
-                "sequence batching control tensor '{}' is specified for multiple control kinds for {model}",
+                "sequence batching control tensor '{}' is specified for multiple control kinds for \
+                 {model}",
                 input.name
             )));
         }
@@ -103,10 +105,12 @@ fn check_boolean_control(
     let mut given = counts.into_iter().filter(|(_, count)| *count > 0);
     match (given.next(), given.next()) {
         (None, _) => Err(ConfigError::invalid(format!(
-            "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for {kind} for {model}"
+            "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or \
+             'bool_false_true' for {kind} for {model}"
         ))),
         (Some(_), Some(_)) => Err(ConfigError::invalid(format!(
-            "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true' for {kind} for {model}"
+            "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' \
+             and 'bool_false_true' for {kind} for {model}"
         ))),
         (Some((_, 2)), None) => Ok(()),
         (Some((field, _)), None) => Err(ConfigError::invalid(format!(
@@ -128,7 +132,8 @@ fn check_correlation_control(
         && control.bool_false_true.is_empty())
     {
         return Err(ConfigError::invalid(format!(
-            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for {kind} for {model}"
+            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or \
+             'bool_false_true' for {kind} for {model}"
         )));
     }
     match control.data_type() {
@@ -138,7 +143,8 @@ fn check_correlation_control(
         | DataType::TypeInt32
         | DataType::TypeString => Ok(()),
         _ => Err(ConfigError::invalid(format!(
-            "unexpected data type for control {kind} for {model}. Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+            "unexpected data type for control {kind} for {model}. Allowed data types are \
+             TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
         ))),
     }
 }

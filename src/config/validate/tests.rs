@@ -41,7 +41,8 @@ fn a_name_is_needed() {
 
 #[test]
 fn what_no_text_can_say_is_refused_all_the_same() {
-    let text = "name: 'm' backend: 'b' input { name: 'i' data_type: TYPE_INT32 dims: [ 1 ] } output { name: 'o' data_type: TYPE_INT32 dims: [ 1 ] }";
+    let text = "name: 'm' backend: 'b' input { name: 'i' data_type: TYPE_INT32 dims: [ 1 ] } \
+                output { name: 'o' data_type: TYPE_INT32 dims: [ 1 ] }";
     let mut config = parse_text("config.pbtxt", text).unwrap();
     let refused = |config: &ModelConfig| {
         let result = validate(config).and_then(|()| validate_io(config));
@@ -155,11 +156,13 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"backend: "b" sequence_batching { } response_cache { enable: true }"#,
-        "Response Cache does not currently support model m with sequence batching scheduler. Please disable the response cache.",
+        "Response Cache does not currently support model m with sequence batching scheduler. \
+         Please disable the response cache.",
     ),
     (
         r#"backend: "b" model_transaction_policy { decoupled: true } response_cache { enable: true }"#,
-        "Response Cache does not currently support model m with 'decoupled' transaction policy. Please disable the response cache.",
+        "Response Cache does not currently support model m with 'decoupled' transaction policy. \
+         Please disable the response cache.",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { } }"#,
@@ -171,23 +174,28 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "S" control { kind: CONTROL_SEQUENCE_START } } }"#,
-        "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for CONTROL_SEQUENCE_START for m",
+        "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or \
+         'bool_false_true' for CONTROL_SEQUENCE_START for m",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0,1] fp32_false_true: [0,1] } } }"#,
-        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true' for CONTROL_SEQUENCE_START for m",
+        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and \
+         'bool_false_true' for CONTROL_SEQUENCE_START for m",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0] } } }"#,
-        "sequence batching control 'int32_false_true' must have exactly 2 entries for CONTROL_SEQUENCE_START for m",
+        "sequence batching control 'int32_false_true' must have exactly 2 entries for \
+         CONTROL_SEQUENCE_START for m",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "S" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0,1,2] } } }"#,
-        "sequence batching control 'fp32_false_true' must have exactly 2 entries for CONTROL_SEQUENCE_START for m",
+        "sequence batching control 'fp32_false_true' must have exactly 2 entries for \
+         CONTROL_SEQUENCE_START for m",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "S" control { kind: CONTROL_SEQUENCE_START bool_false_true: [true] } } }"#,
-        "sequence batching control 'bool_false_true' must have exactly 2 entries for CONTROL_SEQUENCE_START for m",
+        "sequence batching control 'bool_false_true' must have exactly 2 entries for \
+         CONTROL_SEQUENCE_START for m",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "S" control { kind: CONTROL_SEQUENCE_START bool_false_true: [false,true] } } control_input { name: "T" control { kind: CONTROL_SEQUENCE_START bool_false_true: [false,true] } } }"#,
@@ -195,19 +203,23 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "C" control { kind: CONTROL_SEQUENCE_CORRID } } }"#,
-        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
+        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are \
+         TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32 } } }"#,
-        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
+        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are \
+         TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 int32_false_true: [1] } } }"#,
-        "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for CONTROL_SEQUENCE_CORRID for m",
+        "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or \
+         'bool_false_true' for CONTROL_SEQUENCE_CORRID for m",
     ),
     (
         r#"backend: "b" sequence_batching { control_input { name: "C" control { kind: CONTROL_SEQUENCE_END bool_false_true: [false,true] fp32_false_true: 1 } } }"#,
-        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true' for CONTROL_SEQUENCE_END for m",
+        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and \
+         'bool_false_true' for CONTROL_SEQUENCE_END for m",
     ),
     (
         r#"backend: "b" sequence_batching { oldest { preferred_batch_size: 0 } }"#,
@@ -267,7 +279,8 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } input_map { key: "c" value: "z" } output_map { key: "b" value: "y" } }  }"#,
-        "output 'y' for ensemble 'm' is not written: at least one of its depending tensors, 'z', is not connected",
+        "output 'y' for ensemble 'm' is not written: at least one of its depending tensors, 'z', \
+         is not connected",
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } input { name: "x2" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } output_map { key: "b" value: "y" } }  }"#,
@@ -283,7 +296,8 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } input_map { key: "r" value: "loop" } output_map { key: "b" value: "mid" } } step { model_name: "n" model_version: -1 input_map { key: "a" value: "mid" } output_map { key: "b" value: "loop" } output_map { key: "c" value: "y" } }  }"#,
-        "output 'y' for ensemble 'm' is not written: at least one of its depending tensors, 'loop', is not connected",
+        "output 'y' for ensemble 'm' is not written: at least one of its depending tensors, \
+         'loop', is not connected",
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } output_map { key: "b" value: "y" } } step { model_name: "n" model_version: -1 input_map { key: "q" value: "nowhere" } output_map { key: "b" value: "z" } }  }"#,
@@ -291,7 +305,8 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } output_map { key: "b" value: "q" } } step { model_name: "n" model_version: -1 input_map { key: "a" value: "q" } input_map { key: "b" value: "nowhere" } output_map { key: "c" value: "r" } } step { model_name: "o" model_version: -1 input_map { key: "a" value: "r" } output_map { key: "b" value: "y" } }  }"#,
-        "output 'y' for ensemble 'm' is not written: at least one of its depending tensors, 'nowhere', is not connected",
+        "output 'y' for ensemble 'm' is not written: at least one of its depending tensors, \
+         'nowhere', is not connected",
     ),
     (
         r#"backend: "b" input { }"#,
@@ -307,11 +322,13 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"backend: "b" input { name: "a" data_type: TYPE_FP32 dims: 0 }"#,
-        "model input 'a' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m",
+        "model input 'a' dimension must be integer >= 1, or -1 to indicate a variable-size \
+         dimension for m",
     ),
     (
         r#"backend: "b" input { name: "a" data_type: TYPE_FP32 dims: -2 }"#,
-        "model input 'a' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m",
+        "model input 'a' dimension must be integer >= 1, or -1 to indicate a variable-size \
+         dimension for m",
     ),
     (
         r#"backend: "b" output { }"#,
@@ -323,11 +340,13 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"backend: "b" output { name: "o" data_type: TYPE_FP32 dims: [2, 0] }"#,
-        "model output 'o' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m",
+        "model output 'o' dimension must be integer >= 1, or -1 to indicate a variable-size \
+         dimension for m",
     ),
     (
         r#"backend: "b" input { name: "a" data_type: TYPE_FP32 dims: 1 reshape { } }"#,
-        "model input 'a' cannot have empty reshape for non-batching model as scalar tensors are not supported for m",
+        "model input 'a' cannot have empty reshape for non-batching model as scalar tensors are \
+         not supported for m",
     ),
     (
         r#"backend: "b" max_batch_size: 1 input { name: "a" data_type: TYPE_FP32 dims: 2 reshape { } }"#,
@@ -335,7 +354,8 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"backend: "b" input { name: "a" data_type: TYPE_FP32 dims: 2 reshape { shape: 0 } }"#,
-        "model input 'a' reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension for m",
+        "model input 'a' reshape dimensions must be integer >= 1, or -1 to indicate a \
+         variable-size dimension for m",
     ),
     (
         r#"backend: "b" input { name: "a" data_type: TYPE_FP32 dims: [2,3] reshape { shape: [2,2] } }"#,
@@ -347,7 +367,8 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"backend: "b" input { name: "a" data_type: TYPE_FP32 dims: [2,-1] reshape { shape: [-1,-1] } }"#,
-        "model input 'a' has different number of variable-size dimensions for dims and reshape for m",
+        "model input 'a' has different number of variable-size dimensions for dims and reshape for \
+         m",
     ),
     (
         r#"backend: "b" input { name: "a" data_type: TYPE_FP32 dims: [2,-1,6] reshape { shape: [2,-1,5] } }"#,

@@ -125,7 +125,7 @@ impl Lifecycle {
     /// See [`crate::Server::load_model`].
     pub(crate) fn load_model(&self, name: &str, overrides: Overrides) -> Result<(), Error> {
         check_name(name)?;
-        let _charge = overrides.book(&self.budget)?;
+        let _charge = overrides.charge(&self.budget)?;
         let names = BTreeSet::from([name.to_owned()]);
         let mut failures = Vec::new();
         let mut cause = String::new();
@@ -135,7 +135,7 @@ impl Lifecycle {
             let planned = {
                 let _turn = self
                     .locks
-                    .take(names.clone())
+                    .acquire(names.clone())
                     .map_err(|LocksClosed| stopping())?;
                 self.plan_from_request(name, overrides)
             };
@@ -178,7 +178,7 @@ impl Lifecycle {
         loop {
             let lock = self
                 .locks
-                .take(names.clone())
+                .acquire(names.clone())
                 .map_err(|LocksClosed| stopping())?;
             let going = self.unloaded_with(name, with_dependents);
             let dormant = self.dependents(&going);
@@ -202,7 +202,7 @@ impl Lifecycle {
 
     /// See [`crate::Server::poll_repositories`].
     pub(crate) fn poll(&self) -> Result<(), Error> {
-        let _turn = self.locks.take_all().map_err(|LocksClosed| stopping())?;
+        let _turn = self.locks.acquire_all().map_err(|LocksClosed| stopping())?;
         self.synchronize();
         Ok(())
     }
@@ -327,7 +327,7 @@ impl Lifecycle {
         loop {
             let lock = self
                 .locks
-                .take(names.clone())
+                .acquire(names.clone())
                 .map_err(|LocksClosed| stopping())?;
             let (plans, is_polled) = self.plan_named(asked);
             let changed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
@@ -360,7 +360,7 @@ impl Lifecycle {
         loop {
             let lock = self
                 .locks
-                .take(names.clone())
+                .acquire(names.clone())
                 .map_err(|LocksClosed| stopping())?;
             // What cannot be read is missed when the ensemble is put together.
             let (mut plans, _) = self.plan_all(&BTreeSet::new(), &needs);

@@ -78,7 +78,7 @@ impl Lifecycle {
                 bytes: size_of(&id.name).unwrap_or(0),
                 used: used.unwrap_or(0),
                 is_needed: !is_plain
-                    || loaded.iter().any(|version| keeps_sequences(version))
+                    || loaded.iter().any(|version| has_sequences(version))
                     || needed.contains(&*id.name)
                     || is_busy(&id.name)
                     || loaded.iter().any(|version| version.live_count() > 0),
@@ -106,7 +106,7 @@ impl Lifecycle {
     /// Takes model `name` out of service if none of its versions has a live request; false if one
     /// has, or somebody changes the model now.
     pub(crate) fn evict_idle(&self, name: &str) -> bool {
-        let Some(_turn) = self.locks.try_take(BTreeSet::from([name.to_owned()])) else {
+        let Some(_turn) = self.locks.try_acquire(BTreeSet::from([name.to_owned()])) else {
             return false;
         };
         let id = ModelId::plain(name);
@@ -139,7 +139,7 @@ fn versions(entry: &ModelEntry) -> impl Iterator<Item = &Arc<ModelVersion>> {
 }
 
 /// Its sequences live on between their requests, and would end with it.
-fn keeps_sequences(version: &ModelVersion) -> bool {
+fn has_sequences(version: &ModelVersion) -> bool {
     matches!(version.config.scheduling, Scheduling::Sequence(..))
 }
 

@@ -109,9 +109,9 @@ impl Lifecycle {
     }
 
     /// Keeps what a failed load was made from, if the next poll is to try again.
-    pub(super) fn keep_copy(&self, id: &ModelId, copy: Option<&Arc<RemoteCopy>>) {
+    pub(super) fn add_spare_copy(&self, id: &ModelId, copy: Option<&Arc<RemoteCopy>>) {
         if let (Some(copy), ControlMode::Poll) = (copy, self.options.model_control_mode) {
-            self.copies.keep(id, copy);
+            self.copies.add_spare(id, copy);
         }
     }
 

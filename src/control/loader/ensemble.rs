@@ -59,7 +59,8 @@ impl Lifecycle {
             let blueprint = plan.clone();
             let claimed = if wide.contains(&plan.id) {
                 Err(Error::invalid(format!(
-                    "a request of ensemble '{}', or of one that it is part of, runs more than {RUNS_MAX} steps",
+                    "a request of ensemble '{}', or of one that it is part of, runs more than \
+                     {RUNS_MAX} steps",
                     plan.id
                 )))
             } else {
@@ -240,8 +241,8 @@ impl Lifecycle {
                 };
                 let entry = models.get(&id);
                 let model = entry.and_then(|entry| entry.ready(step.version));
-                if let Some(lent) = model.map(|model| model.labels()) {
-                    labels.borrow(&output.name, lent, theirs);
+                if let Some(source) = model.map(|model| model.labels()) {
+                    labels.borrow(&output.name, source, theirs);
                 }
             }
         }

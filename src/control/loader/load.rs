@@ -14,9 +14,9 @@ use conch_engine::execution::progress::LoadProgress;
 use conch_engine::execution::queue::ModelQueue;
 use conch_engine::model::labels::Labels;
 use conch_engine::model::registry::{ModelId, UNLOADED};
+use conch_engine::model::states::InitialStates;
 use conch_engine::request::context::Executor;
-use conch_engine::sequence::states::InitialStates;
-use conch_engine::{BackendSpec, Error, LoadContext, ModelVersion, VersionParts};
+use conch_engine::{Backend, BackendSpec, Error, LoadContext, Model, ModelVersion, VersionParts};
 use conch_log as log;
 
 use super::instances::{instance_plan, instance_specs};
@@ -26,6 +26,9 @@ use super::table::{LoadFailure, ModelEntry, Unloading, VersionSlot};
 use super::version_change::VersionChange;
 use super::{Lifecycle, revise};
 use crate::repository::model_directory::choose_versions;
+
+/// A backend, and a model that it has initialised.
+type BackendModel = (Arc<dyn Backend>, Arc<dyn Model>);
 
 /// A model whose versions are being loaded.
 struct Loading {
@@ -56,7 +59,7 @@ impl Lifecycle {
                     log::error!("failed to load model '{}': {}", plan.id, error.message);
                     push(&failures, (plan.id.clone(), error));
                     self.note_versionless(&plan.id);
-                    self.keep_copy(&plan.id, plan.resources.copy.as_ref());
+                    self.add_spare_copy(&plan.id, plan.resources.copy.as_ref());
                     continue;
                 }
             };
@@ -155,7 +158,8 @@ impl Lifecycle {
                 .is_some_and(VersionSlot::is_ready)
         };
         let (kept, loading): (Vec<i64>, Vec<i64>) = versions.iter().partition(|version| {
-            is_ready(version) && source.is_some_and(|source| source.keeps(&plan.source, **version))
+            is_ready(version)
+                && source.is_some_and(|source| source.is_unchanged_in(&plan.source, **version))
         });
         let absent: Vec<i64> = loading
             .iter()
@@ -237,49 +241,17 @@ impl Lifecycle {
         if plan.is_ensemble() {
             return self.load_ensemble(plan, version, started);
         }
-        let LoadPlan { id, candidate, .. } = plan;
-        let name = &id.name;
-        check_scheduling(name, &candidate.scheduling)?;
-        let spec = BackendSpec {
-            model_name: name.to_string(),
-            backend: candidate.config.backend.clone(),
-            runtime: candidate.config.runtime.clone(),
-            model_path: candidate.path.clone(),
-            version,
-        };
-        progress.reach(format_args!("opening backend '{}'", spec.backend));
-        let backend = {
-            let opening = Arc::clone(&self.opening.lock().unwrap_or_else(PoisonError::into_inner));
-            let _serial = opening.lock().unwrap_or_else(PoisonError::into_inner);
-            self.host.open(&spec)?
-        };
-        let mut config = candidate.config.clone();
-        backend.complete_config(&mut config);
-        conch_config::resolve_instance_groups(
-            &mut config,
-            backend.preferred_groups(),
-            &Gpus::default(),
-        )?;
-        check_model_files(id, &candidate.path, version, &config)?;
-        progress.reach("initializing the model");
-        let model = Arc::clone(&backend).load_model(LoadContext {
-            name: Arc::clone(name),
-            version,
-            path: candidate.path.clone(),
-            config: Arc::new(conch_config::ResolvedConfig::from_partial(config)?),
-            may_complete: self.options.auto_complete,
-            pool: Arc::clone(&self.pool),
-            budget: Arc::clone(&self.budget),
-        })?;
+        let id = &plan.id;
+        let (backend, model) = self.load_model_of(plan, version, progress)?;
         let config = model.config();
         conch_config::validate_io(&config.message)?;
         // The backend may have proposed the scheduler.
-        check_scheduling(name, &config.scheduling)?;
-        check_deadline_order(name, &config)?;
-        let specs = instance_specs(name, &config.instance_groups)?;
+        check_scheduling(&id.name, &config.scheduling)?;
+        check_deadline_order(&id.name, &config)?;
+        let specs = instance_specs(&id.name, &config.instance_groups)?;
         let instance_counts = cores::instance_counts(&specs, backend.execution_policy());
-        let labels = Labels::read(&config, &candidate.path)?;
-        let states = InitialStates::of(&config, &candidate.path, &self.budget)?;
+        let labels = Labels::read(&config, &plan.candidate.path)?;
+        let states = InitialStates::of(&config, &plan.candidate.path, &self.budget)?;
         let queue = ModelQueue::new(
             &config,
             &instance_counts,
@@ -288,7 +260,7 @@ impl Lifecycle {
         )?;
         let entry = Arc::new(ModelVersion::new(VersionParts {
             namespace: Arc::clone(&id.namespace),
-            name: Arc::clone(name),
+            name: Arc::clone(&id.name),
             version,
             core_count: specs.iter().filter(|spec| !spec.is_passive).count(),
             live_max: self.options.queue_requests_max,
@@ -311,6 +283,49 @@ impl Lifecycle {
             backend,
         };
         Ok(Loaded::new(instances, entry, plan.resources.clone()))
+    }
+
+    /// Opens the backend of a version and initialises its model there.
+    fn load_model_of(
+        &self,
+        plan: &LoadPlan,
+        version: i64,
+        progress: &LoadProgress,
+    ) -> Result<BackendModel, Error> {
+        let LoadPlan { id, candidate, .. } = plan;
+        check_scheduling(&id.name, &candidate.scheduling)?;
+        let spec = BackendSpec {
+            model_name: id.name.to_string(),
+            backend: candidate.config.backend.clone(),
+            runtime: candidate.config.runtime.clone(),
+            model_path: candidate.path.clone(),
+            version,
+        };
+        progress.reach(format_args!("opening backend '{}'", spec.backend));
+        let backend = {
+            let opening = Arc::clone(&self.opening.lock().unwrap_or_else(PoisonError::into_inner));
+            let _serial = opening.lock().unwrap_or_else(PoisonError::into_inner);
+            self.host.open(&spec)?
+        };
+        let mut config = candidate.config.clone();
+        backend.complete_config(&mut config);
+        conch_config::resolve_instance_groups(
+            &mut config,
+            backend.preferred_groups(),
+            &Gpus::default(),
+        )?;
+        check_model_files(id, &candidate.path, version, &config)?;
+        progress.reach("initializing the model");
+        let model = Arc::clone(&backend).load_model(LoadContext {
+            name: Arc::clone(&id.name),
+            version,
+            path: candidate.path.clone(),
+            config: Arc::new(conch_config::ResolvedConfig::from_partial(config)?),
+            may_complete: self.options.auto_complete,
+            pool: Arc::clone(&self.pool),
+            budget: Arc::clone(&self.budget),
+        })?;
+        Ok((backend, model))
     }
 
     /// `executor` behind the response cache, if there is one and the configuration wants it.
@@ -446,7 +461,7 @@ impl Lifecycle {
             self.table.publish_one(&models, &plan.id);
         }
         surplus.into_iter().for_each(VersionChange::undo);
-        self.keep_copy(&plan.id, plan.resources.copy.as_ref());
+        self.add_spare_copy(&plan.id, plan.resources.copy.as_ref());
         log::info!("failed to load '{}'", plan.id);
         Error::invalid(message)
     }

@@ -41,7 +41,8 @@ impl Lifecycle {
         let seconds = timeout.as_secs();
         if self.overdue.has(&plan.id, version) {
             return Err(Error::unavailable(format!(
-                "its backend has not returned yet from a load that was given up after {seconds} seconds"
+                "its backend has not returned yet from a load that was given up after {seconds} \
+                 seconds"
             )));
         }
         let Some(own) = self.own.upgrade() else {
@@ -84,7 +85,8 @@ impl Lifecycle {
                 // The thread may hold it for ever.
                 *self.opening.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
                 Err(Error::unavailable(format!(
-                    "the load took longer than {seconds} seconds (--model-load-timeout-secs) and was given up while it was {}",
+                    "the load took longer than {seconds} seconds (--model-load-timeout-secs) and \
+                     was given up while it was {}",
                     progress.text()
                 )))
             }

@@ -100,7 +100,7 @@ impl Loaded {
     /// Nobody sends the versions anything any more that it took the place of.
     pub(super) fn give_up_draining(&self) {
         if let Some(queue) = self.queue() {
-            queue.draining_versions.give_up();
+            queue.draining_versions.abandon();
         }
     }
 

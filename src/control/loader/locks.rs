@@ -35,7 +35,7 @@ impl ModelLocks {
     ///
     /// # Errors
     /// [`LocksClosed`].
-    pub(super) fn take(&self, names: BTreeSet<String>) -> Result<ModelLock<'_>, LocksClosed> {
+    pub(super) fn acquire(&self, names: BTreeSet<String>) -> Result<ModelLock<'_>, LocksClosed> {
         let mut state = self.wait(|state| state.is_exclusive || !state.busy.is_disjoint(&names))?;
         state.busy.extend(names.iter().cloned());
         Ok(ModelLock {
@@ -44,9 +44,9 @@ impl ModelLocks {
         })
     }
 
-    /// [`ModelLocks::take`] without waiting; none if it would have to, or no operation may begin
+    /// [`ModelLocks::acquire`] without waiting; none if it would have to, or no operation may begin
     /// any more.
-    pub(super) fn try_take(&self, names: BTreeSet<String>) -> Option<ModelLock<'_>> {
+    pub(super) fn try_acquire(&self, names: BTreeSet<String>) -> Option<ModelLock<'_>> {
         let mut state = self.lock();
         if state.is_closed || state.is_exclusive || !state.busy.is_disjoint(&names) {
             return None;
@@ -62,7 +62,7 @@ impl ModelLocks {
     ///
     /// # Errors
     /// [`LocksClosed`].
-    pub(super) fn take_all(&self) -> Result<ModelLock<'_>, LocksClosed> {
+    pub(super) fn acquire_all(&self) -> Result<ModelLock<'_>, LocksClosed> {
         let mut state = self.wait(|state| state.is_exclusive)?;
         // From here on nobody else begins.
         state.is_exclusive = true;
@@ -142,12 +142,12 @@ mod tests {
         let locks = ModelLocks::default();
         let (event_sender, events) = mpsc::channel();
         std::thread::scope(|scope| {
-            let first = locks.take(names(&["a", "b"])).unwrap();
-            let _other = locks.take(names(&["c"])).unwrap();
+            let first = locks.acquire(names(&["a", "b"])).unwrap();
+            let _other = locks.acquire(names(&["c"])).unwrap();
             let sender = event_sender.clone();
             let locks = &locks;
             scope.spawn(move || {
-                let _turn = locks.take(names(&["b", "d"])).unwrap();
+                let _turn = locks.acquire(names(&["b", "d"])).unwrap();
                 sender.send("second").unwrap();
             });
             assert!(events.recv_timeout(Duration::from_millis(30)).is_err());
@@ -166,11 +166,11 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..50 {
                         if index % 4 == 0 {
-                            let _turn = locks.take_all().unwrap();
+                            let _turn = locks.acquire_all().unwrap();
                             assert_eq!(running.fetch_add(100, Ordering::SeqCst), 0);
                             running.fetch_sub(100, Ordering::SeqCst);
                         } else {
-                            let _turn = locks.take(names(&[&index.to_string()])).unwrap();
+                            let _turn = locks.acquire(names(&[&index.to_string()])).unwrap();
                             assert!(running.fetch_add(1, Ordering::SeqCst) < 100);
                             running.fetch_sub(1, Ordering::SeqCst);
                         }
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn after_the_close_nobody_begins() {
         let locks = ModelLocks::default();
-        let lock = locks.take(names(&["a"])).unwrap();
+        let lock = locks.acquire(names(&["a"])).unwrap();
         assert!(!locks.close(Instant::now() + Duration::from_millis(10)));
-        assert!(locks.take(names(&["b"])).is_err() && locks.take_all().is_err());
+        assert!(locks.acquire(names(&["b"])).is_err() && locks.acquire_all().is_err());
         drop(lock);
         assert!(locks.close(Instant::now()));
     }

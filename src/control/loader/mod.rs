@@ -1,8 +1,12 @@
 //! Loads, serves and unloads model versions, and knows where each stands.
 //!
 //! ```text
-//! (unknown) ──load──► LOADING ──all of the model's versions up──► READY ──take down──► UNLOADING ──drained, gone──► UNAVAILABLE (unloaded)
-//!                        └──────any failed──────► UNAVAILABLE (reason; `unloaded` for the ones that had come up)
+//!                      all of the model's                              drained,
+//!             load     versions are up           take down             gone
+//! (unknown) ────────► LOADING ────────► READY ────────────► UNLOADING ─────────► UNAVAILABLE
+//!                        │                                                       (unloaded)
+//!                        └── any failed ──► UNAVAILABLE
+//!                                           (reason; `unloaded` for those that had come up)
 //! ```
 //!
 //! A version that is READY stays so while its successor loads beside it, and if that fails; the
@@ -32,34 +36,11 @@ mod source;
 mod step_graph;
 mod stop;
 mod table;
+mod thread;
 mod version_change;
 
 #[cfg(test)]
-mod agent_tests;
-#[cfg(test)]
-mod config_tests;
-#[cfg(test)]
-mod control_tests;
-#[cfg(test)]
-mod demand_tests;
-#[cfg(test)]
-mod ensemble_tests;
-#[cfg(test)]
-pub(crate) mod fake;
-#[cfg(test)]
-mod handover_tests;
-#[cfg(test)]
-mod refusal_tests;
-#[cfg(test)]
-mod reload_tests;
-#[cfg(test)]
-mod remote_tests;
-#[cfg(test)]
-mod revise_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod wide_tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -67,9 +48,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use conch_engine::Error;
 use conch_engine::cache::{CacheService, ResponseCache};
 use conch_engine::execution::rate_limiter::RateLimiter;
-use conch_engine::execution::timer_thread::TimerThread;
-use conch_engine::execution::topology::{Placement, Topology};
 use conch_engine::model::registry::{NOT_READY, Registry, VersionState};
+use conch_engine::threads::timer_thread::TimerThread;
+use conch_engine::threads::topology::{Placement, Topology};
 use conch_memory::{Budget, Pool};
 
 use crate::agents::PluginHost;
@@ -272,29 +253,6 @@ impl Lifecycle {
         self.repositories
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Runs `work` on a thread of its own; on this one if no thread is to be had.
-fn blocking(name: &str, work: impl FnOnce() + Send + 'static) {
-    // Shared with the thread so that it can still be had if that does not start.
-    let delivery_guard = Arc::new(Mutex::new(Some(work)));
-    let run = {
-        let delivery_guard = Arc::clone(&delivery_guard);
-        move || {
-            let work = delivery_guard
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            if let Some(work) = work {
-                work();
-            }
-        }
-    };
-    let fallback = run.clone();
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-    if started.is_err() {
-        fallback();
     }
 }
 

@@ -54,7 +54,7 @@ impl Lifecycle {
         let outcome = read_config(arrival.directory(), config_name, may_complete, expands)
             .and_then(|config| self.plan_for(id, PlanOrigin::plain(arrival), config, is_explicit));
         if outcome.is_err() {
-            self.keep_copy(id, copy.as_ref());
+            self.add_spare_copy(id, copy.as_ref());
         }
         outcome
     }

@@ -47,7 +47,7 @@ struct KnownCopy {
 }
 
 impl RemoteCopies {
-    pub(super) fn keep(&self, id: &ModelId, copy: &Arc<RemoteCopy>) {
+    pub(super) fn add_spare(&self, id: &ModelId, copy: &Arc<RemoteCopy>) {
         let replaced = self.lock().spares.insert(id.clone(), Arc::clone(copy));
         // Directories are removed without the lock.
         drop(replaced);

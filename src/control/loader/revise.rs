@@ -38,7 +38,7 @@ impl Lifecycle {
             instance_group: config.instance_group,
             version_policy: config.version_policy,
             // As the backend completed it.
-            ..(*entry.shown_config().message).clone()
+            ..(*entry.reported_config().message).clone()
         };
         let config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
         let instance_plan = instance_plan(self, plan, &entry, &config, &*instances.backend)?;
@@ -67,7 +67,7 @@ impl Lifecycle {
         let loaded = slot.loaded.as_ref()?;
         let source = entry.source.as_ref()?;
         source
-            .keeps_model(&plan.source, version)
+            .has_same_model_in(&plan.source, version)
             .then(|| Some((Arc::clone(loaded.version()), loaded.instances()?.clone())))?
     }
 }
@@ -75,7 +75,7 @@ impl Lifecycle {
 /// A version that stays as it is shows the policy that it is kept under.
 pub(super) fn show_policy(loaded: &Loaded, config: &ModelConfig) {
     let version = loaded.version();
-    let shown = version.shown_config();
+    let shown = version.reported_config();
     if shown.message.version_policy == config.version_policy {
         return;
     }
@@ -89,6 +89,6 @@ pub(super) fn show_policy(loaded: &Loaded, config: &ModelConfig) {
         if let Some(instances) = loaded.instances() {
             instances.model.reconfigure(&config);
         }
-        version.show_config(config);
+        version.set_reported_config(config);
     }
 }

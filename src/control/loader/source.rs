@@ -42,14 +42,14 @@ impl ModelSource {
 
     /// Whether a version can stay as it is when `next` is loaded: its files look the same, and the
     /// configurations differ at most in which versions they want.
-    pub(super) fn keeps(&self, next: &ModelSource, version: i64) -> bool {
+    pub(super) fn is_unchanged_in(&self, next: &ModelSource, version: i64) -> bool {
         self.has_same_files(next, version)
             && wanting_any_version(&self.config) == wanting_any_version(&next.config)
     }
 
-    /// Whether a version needs only other instances for that: what [`ModelSource::keeps`] says, but
+    /// Whether a version needs other instances at most: as [`ModelSource::is_unchanged_in`], but
     /// for the instance groups.
-    pub(super) fn keeps_model(&self, next: &ModelSource, version: i64) -> bool {
+    pub(super) fn has_same_model_in(&self, next: &ModelSource, version: i64) -> bool {
         let groupless = |config: &ModelConfig| ModelConfig {
             instance_group: Vec::new(),
             ..wanting_any_version(config)

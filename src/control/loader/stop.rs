@@ -163,7 +163,8 @@ impl Lifecycle {
         loop {
             if let Some(seconds) = countdown.due_report() {
                 log::info!(
-                    "Timeout {seconds}: Found {live_count} live models and 0 in-flight non-inference requests"
+                    "Timeout {seconds}: Found {live_count} live models and 0 in-flight \
+                     non-inference requests"
                 );
             }
             if live_count == 0 {

@@ -1,7 +1,7 @@
 //! The table of all models with their states, and its publication to the data plane.
 //!
 //! One lock; every change of it ends with a new snapshot in the registry. Threads that unload hold
-//! the board, not the lifecycle.
+//! the table, not the lifecycle.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use conch_engine::{Error, ModelVersion};
 use super::load_plan::LoadPlan;
 use super::loaded::Loaded;
 use super::source::ModelSource;
+use super::thread::run_on_thread;
 
 pub(super) type ModelEntries = BTreeMap<ModelId, ModelEntry>;
 
@@ -340,7 +341,7 @@ impl ModelTable {
         for one in unloading {
             self.unloading().push(Arc::clone(one.loaded.version()));
             let table = Arc::clone(self);
-            super::blocking("unload", move || table.unload(one));
+            run_on_thread("unload", move || table.unload(one));
         }
     }
 
@@ -369,12 +370,12 @@ impl ModelTable {
         // A panicking backend must not make a stop wait for it.
         let unload = std::panic::AssertUnwindSafe(|| {
             if let Some(draining) = unloading.draining {
-                draining.see_out();
+                draining.drain();
             }
             unloading.loaded.unload();
         });
         let _ = std::panic::catch_unwind(unload);
-        version.leave();
+        version.mark_gone();
         if let Some(successor) = unloading.successor {
             successor.inherit();
         }

@@ -45,7 +45,7 @@ impl InstanceRevision {
             config,
         } = self;
         instances.model.reconfigure(&config);
-        version.show_config(config);
+        version.set_reported_config(config);
         let gone = revision.commit();
         log::info!(
             "updated the instances of '{}' version {}",

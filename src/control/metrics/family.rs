@@ -195,7 +195,8 @@ impl Family {
     /// INTERNAL with the handle while metrics made through it exist.
     pub fn close(self) -> Result<(), (Family, Error)> {
         if self.metric_count() > 0 {
-            let message = "Must call MetricDelete on all dependent metrics before calling MetricFamilyDelete.";
+            let message = "Must call MetricDelete on all dependent metrics before calling \
+                 MetricFamilyDelete.";
             return Err((self, Error::new(Code::Internal, message)));
         }
         Ok(())
@@ -226,7 +227,8 @@ impl Metric {
         };
         if self.family.kind == FamilyKind::Counter && (amount < 0.0 || amount.is_nan()) {
             return Err(Error::invalid(
-                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values.",
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by \
+                 non-negative values.",
             ));
         }
         let mut seen = bits.load(Ordering::Relaxed);
@@ -442,7 +444,8 @@ mod tests {
         for amount in [-1.0, f64::NAN] {
             assert_eq!(
                 refusal(metric.increment(amount)),
-                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by \
+                 non-negative values."
             );
         }
         assert_eq!(metric.observe(1.0).unwrap_err().code, Code::Unsupported);
@@ -474,10 +477,11 @@ mod tests {
             metric.observe(value).unwrap();
         }
         assert_eq!(metric.value().unwrap_err().code, Code::Unsupported);
-        let expected = "# HELP kinds_histogram h\n# TYPE kinds_histogram histogram\n\
-                        kinds_histogram_count{x=\"y\"} 4\nkinds_histogram_sum{x=\"y\"} 7.65\n\
-                        kinds_histogram_bucket{x=\"y\",le=\"0.1\"} 2\nkinds_histogram_bucket{x=\"y\",le=\"1\"} 3\n\
-                        kinds_histogram_bucket{x=\"y\",le=\"+Inf\"} 4\n";
+        let expected = "# HELP kinds_histogram h\n# TYPE kinds_histogram \
+                        histogram\nkinds_histogram_count{x=\"y\"} 4\nkinds_histogram_sum{x=\"y\"} \
+                        7.65\nkinds_histogram_bucket{x=\"y\",le=\"0.1\"} \
+                        2\nkinds_histogram_bucket{x=\"y\",le=\"1\"} \
+                        3\nkinds_histogram_bucket{x=\"y\",le=\"+Inf\"} 4\n";
         assert_eq!(text_of(&histogram), expected);
     }
 

@@ -45,19 +45,22 @@ const DURATIONS: &[PerModel] = &[
     },
     PerModel {
         name: "nv_inference_compute_input_duration_us",
-        help: "Cumulative compute input duration in microseconds (does not include cached requests)",
+        help: "Cumulative compute input duration in microseconds (does not include cached \
+               requests)",
         kind: "counter",
         value: |totals| totals.inference.compute_input.duration_ns / 1_000,
     },
     PerModel {
         name: "nv_inference_compute_infer_duration_us",
-        help: "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        help: "Cumulative compute inference duration in microseconds (does not include cached \
+               requests)",
         kind: "counter",
         value: |totals| totals.inference.compute_infer.duration_ns / 1_000,
     },
     PerModel {
         name: "nv_inference_compute_output_duration_us",
-        help: "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        help: "Cumulative inference compute output duration in microseconds (does not include \
+               cached requests)",
         kind: "counter",
         value: |totals| totals.inference.compute_output.duration_ns / 1_000,
     },
@@ -290,10 +293,13 @@ mod tests {
         assert_eq!(samples, expected);
         // HELP and TYPE as upstream's 2.51 prints them.
         let heads = [
-            "# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes",
+            "# HELP nv_inference_request_failure Number of failed inference requests, all batch \
+             sizes",
             "# TYPE nv_inference_request_failure counter",
-            "# HELP nv_inference_compute_output_duration_us Cumulative inference compute output duration in microseconds (does not include cached requests)",
-            "# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.",
+            "# HELP nv_inference_compute_output_duration_us Cumulative inference compute output \
+             duration in microseconds (does not include cached requests)",
+            "# HELP nv_inference_pending_request_count Instantaneous number of pending requests \
+             awaiting execution per-model.",
             "# TYPE nv_inference_pending_request_count gauge",
         ];
         for head in heads {

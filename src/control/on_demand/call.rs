@@ -3,20 +3,20 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use conch_engine::{Error, InFlightPermit};
 
-use super::OnDemand;
+/// A permit, or none if the loaded model has no place for the request.
+pub(super) type PermitOutcome = Result<Option<InFlightPermit>, Error>;
 
-/// A lease, or none if the loaded model has no place for the request.
-pub(super) type LeaseOutcome = Result<Option<InFlightPermit>, Error>;
-
-/// Yields a lease of the model once it is loaded, or why it is not. Dropping it ends the waiting,
+/// Yields a permit of the model once it is loaded, or why it is not. Dropping it ends the waiting,
 /// not the load.
 pub struct LoadFuture {
-    demand: Arc<OnDemand>,
+    /// Requests that wait for any model, this one among them.
+    waiting_count: Arc<AtomicUsize>,
     shared: Arc<LoadShared>,
 }
 
@@ -28,23 +28,25 @@ pub(super) struct LoadShared {
 
 #[derive(Default)]
 struct LoadState {
-    outcome: Option<LeaseOutcome>,
+    outcome: Option<PermitOutcome>,
     waker: Option<Waker>,
     /// Nobody waits any more.
     is_over: bool,
 }
 
 impl LoadFuture {
+    /// Counts in `waiting_count` until it is dropped.
     pub(super) fn new(
-        demand: &Arc<OnDemand>,
+        waiting_count: &Arc<AtomicUsize>,
         version: Option<i64>,
     ) -> (LoadFuture, Arc<LoadShared>) {
+        waiting_count.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(LoadShared {
             version,
             state: Mutex::default(),
         });
         let call = LoadFuture {
-            demand: Arc::clone(demand),
+            waiting_count: Arc::clone(waiting_count),
             shared: Arc::clone(&shared),
         };
         (call, shared)
@@ -52,9 +54,9 @@ impl LoadFuture {
 }
 
 impl Future for LoadFuture {
-    type Output = LeaseOutcome;
+    type Output = PermitOutcome;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LeaseOutcome> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PermitOutcome> {
         let mut state = self.shared.lock();
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(outcome);
@@ -66,14 +68,14 @@ impl Future for LoadFuture {
 
 impl Drop for LoadFuture {
     fn drop(&mut self) {
-        // A lease that nobody took goes with it.
+        // A permit that nobody took goes with it.
         let unread = {
             let mut state = self.shared.lock();
             state.is_over = true;
             state.outcome.take()
         };
         drop(unread);
-        self.demand.lock().waiting_count -= 1;
+        self.waiting_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -83,7 +85,8 @@ impl LoadShared {
         !self.lock().is_over
     }
 
-    pub(super) fn settle(&self, outcome: LeaseOutcome) {
+    /// Wakes the request with `outcome`, if it still waits.
+    pub(super) fn complete(&self, outcome: PermitOutcome) {
         let waker = {
             let mut state = self.lock();
             if state.is_over {

@@ -3,7 +3,7 @@
 //!
 //! Opt-in, in explicit mode. A request for a model that lies in a repository and is not loaded
 //! waits (its shard does not) while a control thread makes room and loads the model. Each request
-//! of such a server has a *lease* before it is looked at: a place among its model's live requests,
+//! of such a server has a *permit* before it is looked at: a place among its model's live requests,
 //! so that the model stays from there to the answer. Only a model without live requests goes, by
 //! one compare-and-swap: nobody in flight is dropped.
 //!
@@ -15,6 +15,7 @@ mod work;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ pub struct OnDemand {
     settings: OnDemandSettings,
     thread_count_max: usize,
     state: Mutex<OnDemandState>,
+    /// Requests that wait; raised under the lock of `state`.
+    waiting_count: Arc<AtomicUsize>,
     /// A model has come, or has gone.
     changed: Condvar,
 }
@@ -47,7 +50,6 @@ struct OnDemandState {
     /// Those of them that no thread has taken on.
     line: VecDeque<Arc<str>>,
     thread_count: usize,
-    waiting_count: usize,
     /// For what is being loaded.
     reserved: BTreeMap<Arc<str>, u64>,
     /// What each model took when it was loaded last.
@@ -106,6 +108,7 @@ impl OnDemand {
             settings,
             thread_count_max: options.model_load_thread_count.max(1),
             state: Mutex::default(),
+            waiting_count: Arc::default(),
             changed: Condvar::new(),
         }))
     }
@@ -114,7 +117,8 @@ impl OnDemand {
         &self.settings
     }
 
-    /// Sees to it that a model is there, or is being loaded. Does not block for longer than moments.
+    /// Sees to it that a model is there, or is being loaded. Does not block for longer than
+    /// moments.
     ///
     /// # Errors
     /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago;
@@ -124,8 +128,10 @@ impl OnDemand {
         name: &str,
         version: Option<i64>,
     ) -> Result<LoadOutcome, Error> {
-        if let Some(here) = find(&self.registry, name, version) {
-            return Ok(LoadOutcome::Here(here));
+        match find(&self.registry, name, version) {
+            RegistryLookup::Permitted(permit) => return Ok(LoadOutcome::Here(Some(permit))),
+            RegistryLookup::Refusing => return Ok(LoadOutcome::Here(None)),
+            RegistryLookup::Absent => {}
         }
         self.serving.check()?;
         self.begin_load(name, version).map(LoadOutcome::Coming)
@@ -143,14 +149,13 @@ impl OnDemand {
             }
             state.failures.remove(name);
         }
-        if state.waiting_count >= self.settings.waiting_max {
+        if self.waiting_count.load(Ordering::Relaxed) >= self.settings.waiting_max {
             return Err(Error::exhausted(format!(
                 "as many requests wait for models as may ({}), try again later",
                 self.settings.waiting_max
             )));
         }
-        let (call, shared) = LoadFuture::new(self, version);
-        state.waiting_count += 1;
+        let (call, shared) = LoadFuture::new(&self.waiting_count, version);
         match state.awaited.get_mut(name) {
             Some(calls) => calls.push(shared),
             None => {
@@ -170,7 +175,8 @@ impl OnDemand {
     /// What a caller is told that cannot wait.
     pub fn later(name: &str) -> Error {
         Error::unavailable(format!(
-            "Request for unknown model: '{name}' is not loaded now, its load has begun, try again later",
+            "Request for unknown model: '{name}' is not loaded now, its load has begun, \
+             try again later",
             name = truncated(&name)
         ))
     }
@@ -190,21 +196,27 @@ impl OnDemand {
     }
 }
 
-/// A lease of the model, if it is loaded; none in it if it is, and takes no request (of that
-/// version).
-fn find(registry: &Registry, name: &str, version: Option<i64>) -> Option<Option<InFlightPermit>> {
+/// What the registry holds of a model.
+enum RegistryLookup {
+    Absent,
+    /// It is loaded, and takes no request (of that version).
+    Refusing,
+    Permitted(InFlightPermit),
+}
+
+fn find(registry: &Registry, name: &str, version: Option<i64>) -> RegistryLookup {
     let snapshot = registry.snapshot();
     match snapshot.find(name, version) {
         Ok(model) => match InFlightPermit::new(model) {
-            Ok(lease) => Some(Some(lease)),
-            Err(Rejected::Full | Rejected::Crowded) => Some(None),
+            Ok(permit) => RegistryLookup::Permitted(permit),
+            Err(Rejected::Full | Rejected::OverModelLimit) => RegistryLookup::Refusing,
             // It has just gone.
-            Err(Rejected::Retired) => None,
+            Err(Rejected::Retired) => RegistryLookup::Absent,
         },
         // Another version is there: a load would not bring this one.
         Err(_) => match snapshot.ready_versions(name) {
-            Ok(versions) if !versions.is_empty() => Some(None),
-            _ => None,
+            Ok(versions) if !versions.is_empty() => RegistryLookup::Refusing,
+            _ => RegistryLookup::Absent,
         },
     }
 }

@@ -1,4 +1,4 @@
-//! Bringing awaited models in, on control threads: room first, then the load, then a lease for
+//! Bringing awaited models in, on control threads: room first, then the load, then a permit for
 //! everyone who waits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,13 +10,13 @@ use conch_engine::{Code, Error, truncated};
 use conch_log as log;
 use conch_scheduler::eviction::{EvictionStep, next_step};
 
-use super::{OnDemand, OnDemandState, call, find};
+use super::{OnDemand, OnDemandState, RegistryLookup, call, find};
 use crate::load_overrides::Overrides;
 use crate::loader::Lifecycle;
 
-/// How often a thread that waits for room looks whether a model has become idle; who leaves wakes
-/// it.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often a thread that waits for room checks whether a model has become idle; one that unloads
+/// wakes it.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 impl OnDemand {
     pub(super) fn start_thread(self: &Arc<Self>) {
@@ -44,7 +44,7 @@ impl OnDemand {
             .collect();
         drop(state);
         for call in calls {
-            call.settle(Err(error.clone()));
+            call.complete(Err(error.clone()));
         }
     }
 
@@ -61,14 +61,14 @@ impl OnDemand {
                     }
                 }
             };
-            let brought = catch_unwind(AssertUnwindSafe(|| self.bring(&name)));
-            let outcome = brought
+            let loaded = catch_unwind(AssertUnwindSafe(|| self.load_awaited(&name)));
+            let outcome = loaded
                 .unwrap_or_else(|_| Err(Error::internal("panic while a model was brought in")));
             self.finish(&name, outcome);
         }
     }
 
-    fn bring(&self, name: &Arc<str>) -> Result<(), Error> {
+    fn load_awaited(&self, name: &Arc<str>) -> Result<(), Error> {
         // It may have come by another way since.
         if self.loader.registry().snapshot().find(name, None).is_ok() {
             return Ok(());
@@ -94,7 +94,7 @@ impl OnDemand {
                     ))
                 })
         });
-        self.settle_size(name, file_bytes);
+        self.record_size(name, file_bytes);
         outcome
     }
 
@@ -119,12 +119,12 @@ impl OnDemand {
         }
         let outcome = self.loader.load_model(&name, overrides);
         self.lock().failures.remove(&name);
-        self.settle_size(&name, bytes);
+        self.record_size(&name, bytes);
         self.trim();
         outcome
     }
 
-    /// Waits until there is room for `bytes`, and keeps it.
+    /// Waits until there is room for `bytes`, and reserves it.
     ///
     /// # Errors
     /// UNAVAILABLE if there can be none, or not soon enough.
@@ -140,7 +140,8 @@ impl OnDemand {
                 }
                 EvictionStep::Refuse => {
                     return Err(Error::unavailable(format!(
-                        "model '{name}' takes {bytes} bytes, and all models together may take {budget_bytes} (--model-memory-budget-bytes)",
+                        "model '{name}' takes {bytes} bytes, and all models together may take \
+                         {budget_bytes} (--model-memory-budget-bytes)",
                         name = truncated(&name)
                     )));
                 }
@@ -154,12 +155,13 @@ impl OnDemand {
             }
             if Instant::now() >= deadline || self.loader.is_stopping() {
                 return Err(Error::unavailable(format!(
-                    "there was no room for model '{name}' within {} s: the models that take it are in use",
+                    "there was no room for model '{name}' within {} s: the models that take it are \
+                     in use",
                     self.settings.patience.as_secs(),
                     name = truncated(&name)
                 )));
             }
-            let waited = self.changed.wait_timeout(state, LOOK);
+            let waited = self.changed.wait_timeout(state, IDLE_CHECK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -187,8 +189,8 @@ impl OnDemand {
         )
     }
 
-    /// Notes what the model takes, and gives back what was kept for it.
-    fn settle_size(&self, name: &Arc<str>, file_bytes: u64) {
+    /// Notes what the model takes, and releases what was reserved for it.
+    fn record_size(&self, name: &Arc<str>, file_bytes: u64) {
         let bytes = measured(&self.loader, name).unwrap_or(file_bytes);
         // An ensemble has brought others along.
         self.learn();
@@ -240,16 +242,16 @@ impl OnDemand {
             if let Err(error) = &outcome {
                 state.note_failure(name, error);
             }
-            // Under the lock: nobody lets the model go before everyone has a lease.
-            let leased = calls.into_iter().map(|call| {
-                let lease = lease(&self.loader, name, &call, &outcome);
-                (call, lease)
+            // Under the lock: nobody lets the model go before everyone has a permit.
+            let permitted = calls.into_iter().map(|call| {
+                let permit = permit(&self.loader, name, &call, &outcome);
+                (call, permit)
             });
-            leased.collect::<Vec<_>>()
+            permitted.collect::<Vec<_>>()
         };
         self.changed.notify_all();
-        for (call, lease) in calls {
-            call.settle(lease);
+        for (call, permit) in calls {
+            call.complete(permit);
         }
         if outcome.is_ok() {
             self.trim();
@@ -262,23 +264,25 @@ fn measured(loader: &Lifecycle, name: &str) -> Option<u64> {
     Some(loader.reported_bytes(name)).filter(|bytes| *bytes > 0)
 }
 
-fn lease(
+fn permit(
     loader: &Lifecycle,
     name: &str,
     call: &call::LoadShared,
     outcome: &Result<(), Error>,
-) -> call::LeaseOutcome {
+) -> call::PermitOutcome {
     if !call.is_awaited() {
         return Ok(None);
     }
     outcome.clone()?;
-    find(loader.registry(), name, call.version).ok_or_else(|| {
-        Error::new(
+    match find(loader.registry(), name, call.version) {
+        RegistryLookup::Permitted(permit) => Ok(Some(permit)),
+        RegistryLookup::Refusing => Ok(None),
+        RegistryLookup::Absent => Err(Error::new(
             Code::Unavailable,
             format!(
                 "model '{name}' was loaded, and unloaded again at once",
                 name = truncated(&name)
             ),
-        )
-    })
+        )),
+    }
 }

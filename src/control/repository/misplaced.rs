@@ -24,7 +24,8 @@ pub(crate) fn of_repository(repository: &Path) -> Option<String> {
     let shown = repository.display();
     if let Some(file) = model_file(repository) {
         return Some(format!(
-            "'{shown}/{file}' lies directly in the model repository, where nothing is read: it is expected at '{shown}/<model>/1/{file}'"
+            "'{shown}/{file}' lies directly in the model repository, where nothing is read: it is \
+             expected at '{shown}/<model>/1/{file}'"
         ));
     }
     let is_model = repository.join("config.pbtxt").is_file()
@@ -37,7 +38,8 @@ pub(crate) fn of_repository(repository: &Path) -> Option<String> {
             .filter(|parent| !parent.as_os_str().is_empty())
             .unwrap_or(Path::new(".."));
         return Some(format!(
-            "'{shown}' looks like a model, not like a model repository: give the directory above it, --model-repository={}",
+            "'{shown}' looks like a model, not like a model repository: give the directory above \
+             it, --model-repository={}",
             parent.display()
         ));
     }
@@ -47,7 +49,10 @@ pub(crate) fn of_repository(repository: &Path) -> Option<String> {
             .any(|entry| entry.metadata().is_ok_and(|metadata| metadata.is_dir()))
     });
     is_empty.then(|| {
-        format!("there is no model in the model repository '{shown}': a model is expected at '{shown}/<model>/1/<model file>'")
+        format!(
+            "there is no model in the model repository '{shown}': a model is expected at \
+                 '{shown}/<model>/1/<model file>'"
+        )
     })
 }
 
@@ -57,13 +62,15 @@ pub(crate) fn of_model(model: &Path) -> Option<String> {
     let shown = model.display();
     if let Some(file) = model_file(model) {
         return Some(format!(
-            "'{shown}/{file}' lies outside of the version directories: it is expected at '{shown}/1/{file}'"
+            "'{shown}/{file}' lies outside of the version directories: it is expected at \
+             '{shown}/1/{file}'"
         ));
     }
     let versions = version_directories(model);
     if versions.is_empty() {
         return Some(format!(
-            "model directory '{shown}' has no version directory: the model file is expected at '{shown}/1/<model file>'"
+            "model directory '{shown}' has no version directory: the model file is expected at \
+             '{shown}/1/<model file>'"
         ));
     }
     if model.join("config.pbtxt").exists() {
@@ -81,7 +88,8 @@ pub(crate) fn of_model(model: &Path) -> Option<String> {
     });
     let (version, name) = onnx?;
     Some(format!(
-        "'{shown}/{version}/{name}' is not looked for under this name: it is expected at '{shown}/{version}/model.onnx'"
+        "'{shown}/{version}/{name}' is not looked for under this name: it is expected at \
+         '{shown}/{version}/model.onnx'"
     ))
 }
 

@@ -83,7 +83,8 @@ pub(crate) fn choose_versions(
             let wanted: BTreeSet<i64> = wanted.iter().copied().collect();
             for version in wanted.difference(&existing) {
                 log::error!(
-                    "version {version} is specified for model '{name}', but the version directory is not present"
+                    "version {version} is specified for model '{name}', but the version directory \
+                     is not present"
                 );
             }
             wanted.intersection(&existing).copied().collect()
@@ -271,7 +272,8 @@ mod tests {
                     assert!(expected.is_empty(), "{policy:?}: {error}");
                     assert_eq!(
                         error.message,
-                        "at least one version must be available under the version policy of model 'm'"
+                        "at least one version must be available under the version policy of model \
+                         'm'"
                     );
                 }
             }

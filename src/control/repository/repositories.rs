@@ -147,7 +147,8 @@ impl Repositories {
             })?;
             if !metadata.is_dir() {
                 return Err(Error::internal(format!(
-                    "failed to open directory {shown}; a model repository is a directory with one directory per model"
+                    "failed to open directory {shown}; a model repository is a directory with one \
+                     directory per model"
                 )));
             }
         }

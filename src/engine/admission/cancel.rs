@@ -4,12 +4,12 @@ use std::sync::{Arc, Weak};
 
 use conch_sync::ClaimReason;
 
-use crate::execution::refusal::{count, refuse};
-use crate::execution::timer_thread::TimerThread;
 use crate::model::stats::FailureReason;
 use crate::request::ensemble_run::EnsembleRun;
+use crate::request::refusal::{count, refuse};
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
+use crate::threads::timer_thread::TimerThread;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 
 /// What became of a request that was cancelled. Whoever cancelled it says how it is answered, if it
@@ -40,7 +40,7 @@ pub fn cancel(handle: &RequestHandle) -> Cancellation {
     }
     Cancellation(match handle.claim(ClaimReason::Cancel, None) {
         Some(live) => CancelOutcome::Taken(live),
-        None => match origin.run.get().and_then(Weak::upgrade) {
+        None => match origin.features.run.get().and_then(Weak::upgrade) {
             Some(run) => CancelOutcome::Running(run),
             None => CancelOutcome::Marked,
         },
@@ -63,11 +63,11 @@ impl Cancellation {
         let handle = Arc::clone(live.handle());
         count(&handle, &live, FailureReason::Canceled);
         let id = &handle.shared().id;
-        request_log::note(id, RequestState::Pending, RequestState::Released);
+        request_log::log_change(id, RequestState::Pending, RequestState::Released);
         drop(live);
-        if let Some(usage) = &handle.shared().usage {
+        if let Some(regions) = &handle.shared().features.regions {
             // The queue still holds the handle.
-            usage.release();
+            regions.release();
         }
         Some(Error::new(Code::Cancelled, ""))
     }

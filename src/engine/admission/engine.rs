@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use crate::admission::limits::{AdmissionLimits, Tenant};
 use crate::admission::refusal::{enter_limits, refuse};
 use crate::admission::submit::admit;
+use crate::limits::{AdmissionLimits, Tenant};
 use crate::model::registry::Registry;
 use crate::model::version::Pin;
 use crate::{
     Completion, CorrelationId, Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle,
-    Timestamps,
+    SequenceFlags, Timestamps,
 };
 
 /// Lets requests into models. One per server.
@@ -41,7 +41,7 @@ pub struct RequestTarget<'a> {
     pub id: &'a str,
     pub tenant: Option<Tenant>,
     pub correlation_id: &'a CorrelationId,
-    pub sequence_flags: u32,
+    pub sequence_flags: SequenceFlags,
     /// Whoever sends it is prepared for the model's kind of answer (one, or any number), and for no
     /// other.
     pub keeps_kind: bool,
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// The permit of a request: of the model that it was parsed for, of the version where its
-    /// sequence is under way, or of what has taken the model's place in the registry. `lease` is one
+    /// sequence is under way, or of what has taken the model's place in the registry. `held` is one
     /// that was taken before the request was parsed. Does not block.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Engine {
     pub fn enter(
         &self,
         target: RequestTarget<'_>,
-        lease: Option<Box<InFlightPermit>>,
+        held: Option<Box<InFlightPermit>>,
     ) -> Result<InFlightPermit, Error> {
         let RequestTarget {
             model, id, tenant, ..
@@ -88,10 +88,10 @@ impl Engine {
             Some(limits) => Some(enter_limits(limits, model, id, tenant)?),
             None => None,
         };
-        let lease = lease.filter(|lease| target.suits(lease));
-        let entered = match (target.draining(model), lease) {
+        let held = held.filter(|permit| target.matches_kind(permit));
+        let entered = match (target.draining(model), held) {
             (Some(permit), _) => permit,
-            (None, Some(lease)) => Ok(*lease),
+            (None, Some(held)) => Ok(*held),
             (None, None) => InFlightPermit::new(model),
         };
         let mut permit = match entered {
@@ -119,7 +119,7 @@ impl Engine {
                     None => break,
                 }
             };
-            if !target.suits(successor) {
+            if !target.matches_kind(successor) {
                 break;
             }
             let permit = target.draining(successor);
@@ -154,7 +154,7 @@ impl Engine {
 }
 
 impl RequestTarget<'_> {
-    fn suits(&self, model: &ModelVersion) -> bool {
+    fn matches_kind(&self, model: &ModelVersion) -> bool {
         !self.keeps_kind || model.config.is_decoupled == self.model.config.is_decoupled
     }
 
@@ -184,7 +184,8 @@ mod tests {
     use crate::testing::model;
 
     const ONE_TO_ONE: &str = "output [ { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ]";
-    const DECOUPLED: &str = "output [ { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ] model_transaction_policy { decoupled: true }";
+    const DECOUPLED: &str = "output [ { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ] \
+                             model_transaction_policy { decoupled: true }";
 
     fn engine(shown: Option<&Arc<ModelVersion>>, loads: Option<Arc<dyn ModelLoads>>) -> Engine {
         let registry = Arc::<Registry>::default();
@@ -205,7 +206,7 @@ mod tests {
             id: "",
             tenant: None,
             correlation_id: &CorrelationId::Unsigned(0),
-            sequence_flags: 0,
+            sequence_flags: SequenceFlags::NONE,
             keeps_kind: true,
         }
     }
@@ -259,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_another_kind_is_no_permit() {
+    fn a_held_permit_of_another_kind_is_not_used() {
         let (one, decoupled) = (model(ONE_TO_ONE), model(DECOUPLED));
         let engine = engine(None, None);
-        for (lease, expected) in [(&one, &one), (&decoupled, &one)] {
-            let lease = Box::new(InFlightPermit::new(lease).unwrap());
-            let entered = engine.enter(target(&one), Some(lease)).unwrap();
+        for (held, expected) in [(&one, &one), (&decoupled, &one)] {
+            let held = Box::new(InFlightPermit::new(held).unwrap());
+            let entered = engine.enter(target(&one), Some(held)).unwrap();
             assert!(Arc::ptr_eq(&entered, expected));
         }
         assert_eq!((one.live_count(), decoupled.live_count()), (0, 0));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::admission::limits::{AdmissionLimits, LimitReached, Permit, Tenant};
+use crate::limits::{AdmissionLimits, LimitReached, Permit, Tenant};
 use crate::model::stats::FailureReason;
 use crate::request::messages::{RequestIdPrefix, full};
 use crate::{Error, ModelVersion, Rejected};
@@ -12,7 +12,7 @@ use crate::{Error, ModelVersion, Rejected};
 pub fn refuse(model: &ModelVersion, id: &str, why: Rejected) -> Error {
     match why {
         Rejected::Full => full(id),
-        Rejected::Crowded => {
+        Rejected::OverModelLimit => {
             let who = format_args!("model '{}'", model.name);
             refusal(model, id, &who, model.requests_max())
         }

@@ -8,10 +8,7 @@ use conch_scheduler::{SequenceContext, SequenceKey};
 use crate::request::correlation_id::CorrelationId;
 use crate::request::draft::Draft;
 use crate::request::messages::RequestIdPrefix;
-use crate::{Error, ModelVersion};
-
-const START: u32 = 1;
-const END: u32 = 2;
+use crate::{Error, ModelVersion, SequenceFlags};
 
 /// The part of `draft` in its sequence, if `model` has sequences. A request of an iterative model
 /// without an id gets one.
@@ -29,7 +26,8 @@ pub(crate) fn check(
     check_type(&model.config, settings, draft)?;
     if batch_size > 1 {
         return Err(Error::invalid(format!(
-            "inference request to model '{}' must specify batch-size 1 due to requirements of sequence batcher",
+            "inference request to model '{}' must specify batch-size 1 due to requirements of \
+             sequence batcher",
             model.name
         )));
     }
@@ -39,12 +37,13 @@ pub(crate) fn check(
             // Relaxed: only uniqueness matters.
             let number = model.sequence_names.made.fetch_add(1, Ordering::Relaxed) + 1;
             draft.correlation_id = CorrelationId::Unsigned(number);
-            draft.sequence_flags = START;
+            draft.sequence_flags = SequenceFlags::START;
             SequenceKey::Generated(number)
         }
         None => {
             return Err(Error::invalid(format!(
-                "inference request to model '{}' must specify a non-zero or non-empty correlation ID",
+                "inference request to model '{}' must specify a non-zero or non-empty correlation \
+                 ID",
                 model.name
             )));
         }
@@ -52,8 +51,8 @@ pub(crate) fn check(
     let flags = draft.sequence_flags;
     Ok(Some(Box::new(SequenceContext::new(
         key,
-        flags & START != 0,
-        flags & END != 0,
+        flags.is_start(),
+        flags.is_end(),
     ))))
 }
 

@@ -1,6 +1,6 @@
 //! Admission: a draft that agrees with its model becomes a request.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use conch_config::{ResolvedConfig, Scheduling};
 use conch_memory::try_text;
@@ -8,21 +8,20 @@ use conch_scheduler::SchedulingParams;
 use conch_sync::{Claim, NEVER_NS};
 
 use crate::admission::sequence;
-use crate::admission::validate::{Examined, examine};
+use crate::admission::shm_completion::ShmCompletion;
 use crate::clock::monotonic_ns;
-use crate::request::context::ResponsePath;
 use crate::request::ensemble_run::StepGuard;
 use crate::request::observer::ReleaseGuard;
 use crate::request::request_log;
 use crate::request::trace::TraceActivity;
-use crate::shared_memory::completion::ShmCompletion;
+use crate::validation::draft::{CheckedDraft, examine};
 use crate::{
     Completion, Draft, Error, InFlightPermit, Input, ModelVersion, PendingPermit, Request,
-    RequestContext, RequestHandle, Timestamps,
+    RequestContext, RequestFeatures, RequestHandle, Timestamps,
 };
 
-/// Checks `draft` against the model of `permit` and reserves its place among the waiting; the handle
-/// is ready for [`ModelVersion::submit`].
+/// Checks `draft` against the model of `permit` and reserves its place among the waiting; the
+/// handle is ready for [`ModelVersion::submit`].
 ///
 /// The answer goes to `completion` under `slot`, unless this or the submission fails.
 /// `timestamps.queue_start_ns` is set here.
@@ -66,7 +65,7 @@ fn check_and_reserve(
 ) -> Result<RequestHandle, Error> {
     let model: &Arc<ModelVersion> = &permit;
     let config = &*model.config;
-    let Examined {
+    let CheckedDraft {
         indices,
         inputs,
         requested_outputs,
@@ -74,11 +73,10 @@ fn check_and_reserve(
     } = examine(model, &mut draft)?;
 
     let membership = sequence::check(model, &mut draft, batch_size)?;
-    let level = level(config, draft.priority);
     timestamps.queue_start_ns = monotonic_ns();
     let facts = SchedulingParams {
         batch_count: batch_size.max(1),
-        level,
+        level: level(config, draft.priority),
         queued_ns: timestamps.queue_start_ns,
         timeout_us: draft.timeout_us,
         deadline_ns: match timestamps.deadline_ns {
@@ -89,42 +87,26 @@ fn check_and_reserve(
             .plan
             .signature(config, &indices, &inputs, batch_size > 0)?,
     };
-    // A cache must not keep answers of requests in shared memory: between the look at a key and the
-    // execution, or between the execution and the copy, the client could plant anything there for
-    // others.
-    let may_cache = draft.usage.is_none() && !inputs.iter().any(Input::is_shared);
-    let ResponsePath {
-        mut completion,
-        turn,
-        deposit,
-    } = model.executor.response_path(completion, may_cache);
+    let mut features = draft.features;
+    let completion = path_to(completion, model, &mut features, &inputs);
     // What the response cache answers needs no place in the queue.
-    let place = match deposit {
+    let place = match features.deposit {
         Some(_) => None,
-        None => Some(PendingPermit::enter(model, draft.id, level)?),
+        None => Some(PendingPermit::enter(model, draft.id, facts.level)?),
     };
-    if let Some(usage) = &draft.usage {
-        completion = Arc::new(ShmCompletion::new(&completion, usage));
-    }
     // An ensemble's is its steps' models' to interpret.
     let priority = match &config.scheduling {
         Scheduling::Ensemble => draft.priority,
-        _ => level,
+        _ => facts.level,
     };
     let origin = RequestContext {
         model: permit,
         id: try_text(draft.id)?,
         completion,
         slot,
-        credits: draft.credits,
-        takes_first: draft.takes_first,
-        usage: draft.usage,
-        budget: draft.budget,
+        features,
         facts,
         member: membership,
-        turn,
-        deposit,
-        run: OnceLock::new(),
     };
     let request = Request {
         correlation_id: draft.correlation_id,
@@ -150,6 +132,27 @@ fn check_and_reserve(
         trace.show_inputs(TraceActivity::TensorQueueInput, &request.inputs);
     }
     Ok(Claim::new(origin, request))
+}
+
+/// The first that takes the request's deliveries: registered memory before the cache before the
+/// response order before `completion`, as far as the request has them.
+fn path_to(
+    completion: &Arc<dyn Completion>,
+    model: &ModelVersion,
+    features: &mut RequestFeatures,
+    inputs: &[Input],
+) -> Arc<dyn Completion> {
+    // A cache must not keep answers of requests in shared memory: between the look at a key and the
+    // execution, or between the execution and the copy, the client could plant anything there for
+    // others.
+    let may_cache = features.regions.is_none() && !inputs.iter().any(Input::is_shared);
+    let path = model.executor.response_path(completion, may_cache);
+    features.turn = path.turn;
+    features.deposit = path.deposit;
+    match &features.regions {
+        Some(regions) => Arc::new(ShmCompletion::new(&path.completion, regions)),
+        None => path.completion,
+    }
 }
 
 /// The level that a request's priority means.

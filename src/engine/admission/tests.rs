@@ -8,13 +8,19 @@ use crate::testing::admit;
 use crate::testing::{Recorder, draft, input, model, model_with};
 use crate::{Code, CorrelationId, Draft, Error, ModelVersion, RequestHandle, Timestamps, cancel};
 
-const PLAIN: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: TYPE_FP32 dims: [ -1 ] } ] \
-                     output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] }, { name: 'y' data_type: TYPE_INT32 dims: [ 1 ] } ]";
-const BATCHING: &str = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: \
-                        TYPE_FP32 dims: [ -1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
-const TEXT: &str = "input [ { name: 's' data_type: TYPE_STRING dims: [ -1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
-const OPTIONAL: &str = "max_batch_size: 4 dynamic_batching { } input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] }, { name: 'b' \
-                        data_type: TYPE_INT32 dims: [ 1 ] optional: true } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+const PLAIN: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, \
+                     { name: 'b' data_type: TYPE_FP32 dims: [ -1 ] } ] output [ \
+                     { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] }, \
+                     { name: 'y' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+const BATCHING: &str = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, \
+                        { name: 'b' data_type: TYPE_FP32 dims: [ -1 ] } ] output [ \
+                        { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+const TEXT: &str = "input [ { name: 's' data_type: TYPE_STRING dims: [ -1 ] } ] output [ \
+                    { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+const OPTIONAL: &str = "max_batch_size: 4 dynamic_batching { } input [ \
+                        { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] }, \
+                        { name: 'b' data_type: TYPE_INT32 dims: [ 1 ] optional: true } ] output [ \
+                        { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
 fn try_admit(model: &Arc<ModelVersion>, draft: Draft<'_>) -> Result<RequestHandle, Error> {
     let completion: Arc<dyn crate::Completion> = Arc::new(Recorder::default());
@@ -71,8 +77,8 @@ fn inputs_are_matched_in_upstreams_words() {
     );
     let counted = |inputs: &[Input<'_>], expected: &str, got: &str, missing: &str| {
         let text = format!(
-            "{rid}{expected} inputs for model 'm'. Got input(s) {got}, but missing required input(s) {missing}. Please provide all \
-             required input(s)."
+            "{rid}{expected} inputs for model 'm'. Got input(s) {got}, but missing required \
+             input(s) {missing}. Please provide all required input(s)."
         );
         check(
             if expected.contains("between") {
@@ -146,9 +152,11 @@ fn inputs_are_matched_in_upstreams_words() {
 #[test]
 fn the_batch_dimension_is_checked() {
     let rid = "[request id: <id_unknown>] ";
-    let note = "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input \
-                shape. If you want to specify the full shape including the batch dim in your input dims config, try setting \
-                max_batch_size to zero. See the model configuration docs for more info on max_batch_size.";
+    let note = "NOTE: Setting a non-zero max_batch_size in the model config requires a batch \
+                dimension to be prepended to each input shape. If you want to specify the full \
+                shape including the batch dim in your input dims config, try setting \
+                max_batch_size to zero. See the model configuration docs for more info on \
+                max_batch_size.";
     let b = |count: i64| -> Vec<i64> { vec![count, 1] };
     for (a, b, a_bytes, b_bytes, expected) in [
         (vec![4, 2], b(4), 32, 16, String::new()),
@@ -186,7 +194,8 @@ fn the_batch_dimension_is_checked() {
             12,
             4,
             format!(
-                "{rid}unexpected shape for input 'a' for model 'm'. Expected [-1,2], got [1,3]. {note}"
+                "{rid}unexpected shape for input 'a' for model 'm'. Expected [-1,2], got [1,3]. \
+                 {note}"
             ),
         ),
         (
@@ -195,7 +204,8 @@ fn the_batch_dimension_is_checked() {
             4,
             4,
             format!(
-                "{rid}unexpected shape for input 'a' for model 'm'. Expected [-1,2], got [1]. {note}"
+                "{rid}unexpected shape for input 'a' for model 'm'. Expected [-1,2], got [1]. \
+                 {note}"
             ),
         ),
         (
@@ -238,15 +248,17 @@ fn bytes_elements_are_walked() {
         &[&three[..7], &three[7..]],
         3,
         format!(
-            "{rid}incomplete string length indicator for inference input 's' for model 'm', expecting 4 bytes but only 2 bytes \
-             available. Please make sure the string length indicator is in one buffer."
+            "{rid}incomplete string length indicator for inference input 's' for model 'm', \
+             expecting 4 bytes but only 2 bytes available. Please make sure the string length \
+             indicator is in one buffer."
         ),
     );
     at(
         &[three],
         2,
         format!(
-            "{rid}unexpected number of string elements 3 for inference input 's' for model 'm', expecting 2"
+            "{rid}unexpected number of string elements 3 for inference input 's' for model 'm', \
+             expecting 2"
         ),
     );
     at(
@@ -258,21 +270,24 @@ fn bytes_elements_are_walked() {
         &[&three[..14]],
         3,
         format!(
-            "{rid}incomplete string data for inference input 's', expecting string of length 2 but only 1 bytes available"
+            "{rid}incomplete string data for inference input 's', expecting string of length 2 but \
+             only 1 bytes available"
         ),
     );
     at(
         &[&[0xff; 4]],
         1,
         format!(
-            "{rid}incomplete string data for inference input 's', expecting string of length 4294967295 but only 0 bytes available"
+            "{rid}incomplete string data for inference input 's', expecting string of length \
+             4294967295 but only 0 bytes available"
         ),
     );
     at(
         &[three],
         i64::MAX,
         format!(
-            "{rid}expected 9223372036854775807 string elements for inference input 's' for model 'm', got 3"
+            "{rid}expected 9223372036854775807 string elements for inference input 's' for model \
+             'm', got 3"
         ),
     );
     let two_dims = TEXT.replace("[ -1 ]", "[ -1, -1 ]");
@@ -331,13 +346,15 @@ fn raw_requests_take_their_shape_from_the_model() {
             PLAIN.to_string(),
             1,
             8,
-            "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'm' model configuration",
+            "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'm' \
+             model configuration",
         ),
         (
             one("TYPE_INT32", "[ -1, -1 ]"),
             1,
             8,
-            "The shape of the raw input 'a' can not be deduced because there are more than one variable-sized dimension",
+            "The shape of the raw input 'a' can not be deduced because there are more than one \
+             variable-sized dimension",
         ),
         (
             one("TYPE_STRING", "[ 2 ]"),
@@ -429,8 +446,9 @@ fn outputs_ids_and_correlation_ids() {
 
 #[test]
 fn reshape_gives_the_backend_its_shape() {
-    let config = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2, 2, -1, 3 ] reshape { shape: [ 4, -1, 3 ] } } ] \
-                  output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+    let config = "max_batch_size: 4 input [ \
+                  { name: 'a' data_type: TYPE_INT32 dims: [ 2, 2, -1, 3 ] reshape { shape: [ 4, -1, 3 ] } } \
+                  ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
     let handle = try_admit(&model(config), of(&[("a", Int32, &[2, 2, 2, 5, 3], 480)])).unwrap();
     assert_eq!(
         handle
@@ -446,8 +464,8 @@ fn reshape_gives_the_backend_its_shape() {
 fn only_a_linear_format_has_a_known_size() {
     let config = |special: &str| {
         format!(
-            "platform: 'tensorrt_plan' input [ {{ name: 'a' data_type: TYPE_INT32 dims: [ 3, 1, 2 ] {special} }} ] \
-             output [ {{ name: 'x' data_type: TYPE_INT32 dims: [ 1 ] }} ]"
+            "platform: 'tensorrt_plan' input [ {{ name: 'a' data_type: TYPE_INT32 dims: [ 3, 1, 2 \
+             ] {special} }} ] output [ {{ name: 'x' data_type: TYPE_INT32 dims: [ 1 ] }} ]"
         )
     };
     let padded = || of(&[("a", Int32, &[3, 1, 2], 128)]);
@@ -455,7 +473,8 @@ fn only_a_linear_format_has_a_known_size() {
     assert_eq!(
         error.map(|error| error.message.into_owned()).as_deref(),
         Some(
-            "[request id: <id_unknown>] input byte size mismatch for input 'a' for model 'm'. Expected 24, got 128"
+            "[request id: <id_unknown>] input byte size mismatch for input 'a' for model 'm'. \
+             Expected 24, got 128"
         )
     );
     let handle = try_admit(&model(&config("is_non_linear_format_io: true")), padded()).unwrap();
@@ -513,8 +532,11 @@ fn signatures_hold_what_batches_must_share() {
 fn places_are_bounded_however_many_levels_there_are() {
     // As upstream's test of levels: its default is beyond 32 bits.
     let config = format!(
-        "dynamic_batching {{ priority_levels: 18446744073709551615 default_priority_level: 4294967296
-           default_queue_policy {{ max_queue_size: 2 }} priority_queue_policy {{ key: 7000000000 value {{ }} }} priority_queue_policy {{ key: 9 value {{ max_queue_size: 1 }} }} }} {BATCHING}"
+        "dynamic_batching {{ priority_levels: 18446744073709551615 default_priority_level: \
+         4294967296
+           default_queue_policy {{ max_queue_size: 2 }} priority_queue_policy \
+         {{ key: 7000000000 value {{ }} }} priority_queue_policy {{ key: 9 value {{ \
+         max_queue_size: 1 }} }} }} {BATCHING}"
     );
     let model = model_with(&config, 10);
     let at = |priority| Draft {
@@ -544,7 +566,8 @@ fn places_are_bounded_however_many_levels_there_are() {
 #[test]
 fn places_are_bounded_and_given_back() {
     let config = format!(
-        "dynamic_batching {{ priority_levels: 2 default_priority_level: 2 priority_queue_policy {{ key: 1 value {{ max_queue_size: 1 }} }} }} {BATCHING}"
+        "dynamic_batching {{ priority_levels: 2 default_priority_level: 2 priority_queue_policy {{ \
+         key: 1 value {{ max_queue_size: 1 }} }} }} {BATCHING}"
     );
     let model = model_with(&config, 3);
     let full = |priority| Draft {

@@ -13,9 +13,9 @@ use crate::cache::service::{CachedExecutor, ModelCache};
 use crate::cache::threads::CacheJob;
 use crate::cache::{CacheKey, CacheService, CachedResponse, key};
 use crate::clock::monotonic_ns;
-use crate::execution::refusal::refuse;
 use crate::model::stats::FailureReason;
 use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
+use crate::request::refusal::refuse;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::request::trace::TraceActivity;
@@ -47,7 +47,7 @@ impl Executor for CachedExecutor {
     }
 
     fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
-        match handle.shared().deposit {
+        match handle.shared().features.deposit {
             Some(_) => self.0.submit(handle),
             None => self.0.executor.submit(handle),
         }
@@ -73,7 +73,7 @@ impl ModelCache {
         };
         let caching = &self.caching;
         if caching.cache.is_instant() && key::byte_count(&live) <= HASHED_HERE_BYTES_MAX {
-            let Some(key) = key::of(&self.start, &live) else {
+            let Some(key) = key::key_of(&self.start, &live) else {
                 return self.execute(live);
             };
             let start_ns = monotonic_ns();
@@ -86,7 +86,7 @@ impl ModelCache {
             return Ok(());
         };
         let (member, own) = (Arc::clone(self), Arc::clone(&handle));
-        let job: CacheJob = Box::new(move || member.look(&own));
+        let job: CacheJob = Box::new(move || member.look_up(&own));
         if caching.threads.post(job).is_err() {
             // The server stops, and the model refuses it.
             return self.executor.submit(handle);
@@ -96,11 +96,11 @@ impl ModelCache {
 
     /// The rest of [`ModelCache::submit`], on a thread of the cache. Nobody is there to return an
     /// error to: it is the request's answer.
-    fn look(&self, handle: &RequestHandle) {
+    fn look_up(&self, handle: &RequestHandle) {
         let Some(live) = handle.claim(ClaimReason::Execute, None) else {
             return;
         };
-        let Some(key) = key::of(&self.start, &live) else {
+        let Some(key) = key::key_of(&self.start, &live) else {
             return answer_refusal(handle, self.execute(live));
         };
         let Some(handle) = lay_down(live) else {
@@ -135,7 +135,7 @@ impl ModelCache {
                 ),
             ),
         }
-        let deposit = live.shared().deposit.as_deref();
+        let deposit = live.shared().features.deposit.as_deref();
         if let Some(deposit) = deposit.and_then(|deposit| deposit.downcast_ref::<CacheInsert>()) {
             // A request that is scheduled anew is not looked up again, so this is its only lookup.
             deposit.lookup.get_or_init(|| lookup);
@@ -191,11 +191,11 @@ fn answer(live: OwnedRequest, lookup: &CacheLookup, kept: &CachedResponse) {
         .model
         .statistics
         .report_cache_hit(&live.timestamps, lookup.start_ns, lookup.duration_ns);
-    if let Some(turn) = &origin.turn {
+    if let Some(turn) = &origin.features.turn {
         // Under preserve-ordering it comes after what is executing now, as upstream has it.
         turn.reserve();
     }
-    request_log::note(&origin.id, RequestState::Pending, RequestState::Released);
+    request_log::log_change(&origin.id, RequestState::Pending, RequestState::Released);
     let response = kept.to_response(&origin.model);
     if let Some(trace) = live.observer().and_then(|observer| observer.trace()) {
         // In a trace a kept answer shows as the one that a backend makes, as upstream has it.
@@ -208,11 +208,9 @@ fn answer(live: OwnedRequest, lookup: &CacheLookup, kept: &CachedResponse) {
 
 fn deliver(handle: &RequestHandle, outcome: Result<Response, Error>) {
     let origin = handle.shared();
-    origin.completion.deliver(Delivery {
-        slot: origin.slot,
-        outcome: Some(outcome),
-        is_final: true,
-    });
+    origin
+        .completion
+        .deliver(Delivery::new(origin.slot, Some(outcome), true));
     origin.completion.wake();
 }
 
@@ -247,13 +245,12 @@ pub(crate) struct CacheInsert {
 
 impl Completion for CacheInsert {
     fn deliver(&self, delivery: Delivery) {
-        let (Some(lookup), Some(Ok(_)), true) =
-            (self.lookup.get(), &delivery.outcome, delivery.is_final)
+        let (Some(lookup), Delivery::Final { outcome: Ok(_), .. }) = (self.lookup.get(), &delivery)
         else {
             return self.inner.deliver(delivery);
         };
         if self.caching.cache.is_instant() {
-            keep(&self.caching, lookup, &delivery);
+            insert_response(&self.caching, lookup, &delivery);
             return self.inner.deliver(delivery);
         }
         // A core must not wait for a plug-in. The client does: its next request shall find this
@@ -266,7 +263,7 @@ impl Completion for CacheInsert {
         };
         let job: CacheJob = Box::new(move || {
             if let Some(delivery) = &delivery_guard.delivery {
-                keep(&caching, &lookup, delivery);
+                insert_response(&caching, &lookup, delivery);
             }
             drop(delivery_guard);
         });
@@ -295,8 +292,8 @@ impl Drop for PendingDelivery {
 }
 
 /// Keeps a response and counts the miss that it was.
-fn keep(caching: &CacheService, lookup: &CacheLookup, delivery: &Delivery) {
-    let Some(Ok(response)) = &delivery.outcome else {
+fn insert_response(caching: &CacheService, lookup: &CacheLookup, delivery: &Delivery) {
+    let Some(Ok(response)) = delivery.outcome() else {
         return;
     };
     let start_ns = monotonic_ns();

@@ -41,7 +41,7 @@ pub(super) fn start(seed: u64, namespace: &str, name: &str, version: i64, load: 
 
 /// The key of `request`; none if the CPU cannot read an input, or not all that a backend will see
 /// is there. Takes time in proportion to the inputs' bytes.
-pub(super) fn of(start: &Xxh3, request: &Request) -> Option<CacheKey> {
+pub(super) fn key_of(start: &Xxh3, request: &Request) -> Option<CacheKey> {
     if request
         .observer()
         .is_some_and(|observer| observer.has_more_inputs())
@@ -87,7 +87,7 @@ pub(super) fn of(start: &Xxh3, request: &Request) -> Option<CacheKey> {
         CorrelationId::Unsigned(id) => digest.tagged(0).number(*id),
         CorrelationId::Text(id) => digest.tagged(1).bytes(id.as_bytes()),
     }
-    digest.number(u64::from(request.sequence_flags));
+    digest.number(u64::from(request.sequence_flags.bits()));
     Some(CacheKey(digest.0.digest128()))
 }
 
@@ -137,11 +137,13 @@ mod tests {
     use conch_sync::ClaimReason;
 
     use super::*;
+    use crate::SequenceFlags;
     use crate::testing::{Recorder, draft, input, model};
     use crate::{Completion, Draft, OwnedRequest, Shape, Timestamps};
 
-    const CONFIG: &str = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: \
-                          TYPE_INT32 dims: [ 1 ] } ]";
+    const CONFIG: &str = "max_batch_size: 4 input [ \
+                          { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, \
+                          { name: 'b' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
     /// A request whose parts the cases below change.
     fn request() -> OwnedRequest {
@@ -174,7 +176,7 @@ mod tests {
     fn key(change: impl FnOnce(&mut Request)) -> CacheKey {
         let mut request = request();
         change(&mut request);
-        of(&start(7, "", "m", 1, 0), &request).unwrap()
+        key_of(&start(7, "", "m", 1, 0), &request).unwrap()
     }
 
     #[test]
@@ -223,7 +225,9 @@ mod tests {
             ("textual correlation id", |r| {
                 r.correlation_id = CorrelationId::Text("1".into())
             }),
-            ("sequence flags", |r| r.sequence_flags = 1),
+            ("sequence flags", |r| {
+                r.sequence_flags = SequenceFlags::START
+            }),
         ];
         let mut seen = HashMap::new();
         for (name, change) in cases {
@@ -238,7 +242,7 @@ mod tests {
             ("load", start(7, "", "m", 1, 1)),
             ("namespace", start(7, "n", "m", 1, 0)),
         ] {
-            let key = of(&other, &request()).unwrap();
+            let key = key_of(&other, &request()).unwrap();
             assert!(!seen.contains_key(&key), "{name} does not count");
         }
     }

@@ -10,8 +10,8 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::Error;
 use crate::cache::threads::CacheThreads;
 use crate::cache::{ResponseCache, key};
-use crate::execution::topology::Placement;
 use crate::request::context::Executor;
+use crate::threads::topology::Placement;
 
 /// Namespace, name and number.
 type VersionId = (Arc<str>, Arc<str>, i64);

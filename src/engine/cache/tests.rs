@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use conch_config::{DataType, InstanceKind};
 
+use crate::backend;
 use crate::cache::*;
-use crate::execution::backend;
 use crate::execution::cores::{Cores, InstancePlan, start_cores};
-use crate::execution::timer_thread::TimerThread;
-use crate::execution::topology::{Placement, Topology};
 use crate::execution::warm_up::WarmUp;
 use crate::model::stats::{ExecutionSpan, InferenceStatistics};
-use crate::testing::{Recorder, draft, input, parts, queued};
+use crate::testing::{Recorder, draft, input, parts, queued, until};
+use crate::threads::timer_thread::TimerThread;
+use crate::threads::topology::{Placement, Topology};
 use crate::{
     Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, Instance, InstanceSpec,
     ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps, VersionParts,
@@ -23,7 +23,9 @@ use crate::{
 };
 
 const CONFIG: &str = "max_batch_size: 8 response_cache { enable: true }
-    input [ { name: 'a' data_type: TYPE_UINT8 dims: [ -1 ] } ] output [ { name: 'x' data_type: TYPE_UINT8 dims: [ -1 ] } ]";
+    input [ \
+                      { name: 'a' data_type: TYPE_UINT8 dims: [ -1 ] } ] output [ \
+                      { name: 'x' data_type: TYPE_UINT8 dims: [ -1 ] } ]";
 
 /// Answers with the inputs, once the gate lets it. The input 'fails' fails.
 #[derive(Default)]
@@ -47,9 +49,7 @@ impl Echo {
     }
 
     fn wait_executions(&self, count: usize) {
-        while self.executions() < count {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("executions", || self.executions() >= count);
     }
 }
 
@@ -201,21 +201,16 @@ impl Bed {
 
     /// The next delivery: its slot and its output's bytes.
     fn answer(&self) -> (u64, Vec<u8>) {
-        let Delivery {
-            slot,
-            outcome,
-            is_final,
-        } = self.recorder.wait(1).pop().unwrap();
-        assert!(is_final);
-        let response = outcome.unwrap().unwrap();
+        let Some(Delivery::Final { slot, outcome }) = self.recorder.wait(1).pop() else {
+            panic!("the answer is not the last");
+        };
+        let response = outcome.unwrap();
         (slot, response.outputs[0].data.as_ref().to_vec())
     }
 
     /// A thread of the cache holds a request for a moment longer than its client waits.
     fn wait_live(&self, count: u64) {
-        while self.version.live_count() != count {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("live requests", || self.version.live_count() == count);
     }
 
     fn figures(&self) -> InferenceStatistics {
@@ -290,7 +285,7 @@ fn failures_and_oversized_responses_are_not_kept() {
         bed.send(slot, b"fails");
         let delivery = bed.recorder.wait(1).pop().unwrap();
         assert_eq!(
-            delivery.outcome.unwrap().map(drop).unwrap_err(),
+            delivery.into_outcome().unwrap().map(drop).unwrap_err(),
             Error::internal("told to")
         );
     }
@@ -354,7 +349,7 @@ fn under_preserve_ordering_a_hit_waits_for_what_executes() {
         .recorder
         .wait_in_order(2)
         .iter()
-        .map(|delivery| delivery.slot)
+        .map(|delivery| delivery.slot())
         .collect();
     assert_eq!(slots, [2, 3]);
 }
@@ -396,6 +391,7 @@ impl Slow {
                 .wait_while(self.gate.lock().unwrap(), |is_closed| *is_closed)
                 .unwrap(),
         );
+        // It is slow: what does not wait for it has gone on by then.
         std::thread::sleep(Duration::from_millis(20));
         assert!(!self.panics, "told to");
     }
@@ -406,9 +402,9 @@ impl Slow {
     }
 
     fn wait_inside(&self, count: usize) {
-        while self.waiting.load(Ordering::SeqCst) < count {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("calls of the cache", || {
+            self.waiting.load(Ordering::SeqCst) >= count
+        });
     }
 
     fn failure(&self) -> Result<(), Error> {
@@ -525,13 +521,13 @@ fn a_full_queue_is_the_answer_to_a_request_that_a_slow_cache_did_not_know() {
     bed.send(1, b"inside");
     bed.echo.wait_executions(1);
     bed.send(2, b"queued");
-    while bed.version.statistics.totals().pending_count == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("a pending request", || {
+        bed.version.statistics.totals().pending_count > 0
+    });
     bed.send(3, b"too many");
     let delivery = bed.recorder.wait(1).pop().unwrap();
-    assert_eq!(delivery.slot, 3);
-    let error = delivery.outcome.unwrap().map(drop).unwrap_err();
+    assert_eq!(delivery.slot(), 3);
+    let error = delivery.into_outcome().unwrap().map(drop).unwrap_err();
     assert!(error.message.ends_with("Exceeds maximum queue size"));
     bed.wait_live(2);
 }

@@ -14,7 +14,7 @@ use conch_sync::{NEVER_NS, Node, PollState, Refused, Spin, WorkerPool};
 
 use crate::Error;
 use crate::clock::Monotonic;
-use crate::execution::topology::Placement;
+use crate::threads::topology::Placement;
 
 /// What a cache thread does.
 pub(super) type CacheJob = Box<dyn FnOnce() + Send>;

@@ -33,7 +33,7 @@ impl<W> StepLimit<W> {
         }
     }
 
-    /// Takes a place, or gets in line: then the place comes by [`StepLimit::give_back`].
+    /// Takes a place, or gets in line: then the place comes by [`StepLimit::release`].
     pub(super) fn enter(&self, waiter: impl FnOnce() -> W, name: u64) -> bool {
         let mut state = self.state();
         if state.taken_count < self.place_count {
@@ -45,7 +45,7 @@ impl<W> StepLimit<W> {
     }
 
     /// Gives a place back: it belongs to whoever is returned.
-    pub(super) fn give_back(&self) -> Option<(W, u64)> {
+    pub(super) fn release(&self) -> Option<(W, u64)> {
         let mut state = self.state();
         let next = state.line.pop_front();
         if next.is_none() {
@@ -75,11 +75,11 @@ mod tests {
         let limit: StepLimit<char> = StepLimit::new(2);
         assert!(limit.enter(|| 'a', 0) && limit.enter(|| 'b', 1));
         assert!(!limit.enter(|| 'c', 2) && !limit.enter(|| 'd', 3));
-        assert_eq!(limit.give_back(), Some(('c', 2)));
+        assert_eq!(limit.release(), Some(('c', 2)));
         assert!(!limit.enter(|| 'e', 4), "not past those who wait");
-        assert_eq!(limit.give_back(), Some(('d', 3)));
-        assert_eq!(limit.give_back(), Some(('e', 4)));
-        assert_eq!([limit.give_back(), limit.give_back()], [None; 2]);
+        assert_eq!(limit.release(), Some(('d', 3)));
+        assert_eq!(limit.release(), Some(('e', 4)));
+        assert_eq!([limit.release(), limit.release()], [None; 2]);
         assert_eq!(limit.counts(), (0, 2, 0));
         assert!(limit.enter(|| 'f', 5));
     }

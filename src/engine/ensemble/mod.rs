@@ -6,6 +6,8 @@
 //! inputs as views, without a copy. [`run`] drives one request;
 //! [`conch_scheduler::ensemble_graph`] decides, which knows neither models nor threads.
 
+mod answer;
+mod execution_state;
 mod limit;
 pub(crate) mod run;
 mod run_queue;
@@ -23,11 +25,11 @@ use crate::ensemble::limit::StepLimit;
 pub(crate) use crate::ensemble::run::Execution;
 pub use crate::ensemble::run::NESTING_MAX;
 pub use crate::ensemble::run_queue::TURN_MAX;
-use crate::execution::refusal::stopping;
-use crate::execution::timer_thread::TimerThread;
 use crate::model::registry::{Registry, Snapshot};
 use crate::model::version::{Pin, Rejected};
 use crate::request::context::{Executor, SubmitRefusal};
+use crate::request::refusal::stopping;
+use crate::threads::timer_thread::TimerThread;
 use crate::{Error, ModelVersion, RequestHandle, admission};
 
 /// What a version of an ensemble holds.
@@ -133,15 +135,19 @@ impl Ensemble {
         loop {
             let snapshot = self.registry.snapshot();
             let found = self.models.iter().map(|step| {
-                let model = step.find(&snapshot)?;
-                Ok(Pin::new(model).map_err(|why| (why, Arc::clone(model))))
+                let model = step.find(&snapshot).map_err(PinFailure::Lookup)?;
+                Pin::new(model).map_err(|why| PinFailure::Rejected(why, Arc::clone(model)))
             });
-            let pins: Result<Pins, Error> = found.collect();
-            match pins? {
+            match found.collect() {
                 Ok(pins) => return Ok(pins),
                 // Replaced since the snapshot: there is another by now.
-                Err((Rejected::Retired, _)) if attempts_left > 0 => attempts_left -= 1,
-                Err((why, model)) => return Err(admission::refuse(&model, id, why)),
+                Err(PinFailure::Rejected(Rejected::Retired, _)) if attempts_left > 0 => {
+                    attempts_left -= 1;
+                }
+                Err(PinFailure::Rejected(why, model)) => {
+                    return Err(admission::refuse(&model, id, why));
+                }
+                Err(PinFailure::Lookup(error)) => return Err(error),
             }
         }
     }
@@ -168,7 +174,11 @@ impl StepModel {
 }
 
 /// All models, or why one takes no more.
-type Pins = Result<Box<[Pin]>, (Rejected, Arc<ModelVersion>)>;
+/// Why the model of a step cannot be pinned.
+enum PinFailure {
+    Lookup(Error),
+    Rejected(Rejected, Arc<ModelVersion>),
+}
 
 /// As many as a client may have on their way that reads none.
 const WINDOW: u64 = crate::flow_control::credits::COUNT_MAX;

@@ -17,25 +17,22 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use conch_log as log;
 use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
 use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
 use crate::admission::cancel::cancel;
 use crate::clock::monotonic_ns;
+use crate::ensemble::execution_state::{ExecutionState, StepRun};
 use crate::ensemble::run_queue::QueuedRun;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::ensemble::{Ensemble, run_queue, tensor};
-use crate::flow_control::decoupled_step::FlowControl;
-use crate::model::stats::{ExecutionSpan, FailureReason};
-use crate::model::version::Pin;
-use crate::request::context::{OwnedRequest, RequestHandle, WeakRequestHandle};
+use crate::model::stats::ExecutionSpan;
+use crate::request::context::RequestHandle;
 use crate::request::ensemble_run::{EnsembleRun, StepGuard};
 use crate::request::messages::RequestIdPrefix;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
-use crate::request::trace::TraceActivity;
 use crate::{Code, Completion, Delivery, Error, Response};
 
 /// One request that runs through an ensemble.
@@ -47,9 +44,9 @@ pub(crate) struct Execution {
     /// Locked by the thread that attends, and at the end: uncontended.
     state: Mutex<ExecutionState>,
     /// Reasons why the request cannot be given up yet: the course, and each step's request.
-    open_count: AtomicU32,
+    pub(super) open_count: AtomicU32,
     /// What the steps' executions took: input, inference, output.
-    spans_ns: [AtomicU64; 3],
+    pub(super) spans_ns: [AtomicU64; 3],
 }
 
 #[derive(Default)]
@@ -75,49 +72,6 @@ pub(super) enum StepEvent {
     Cancel,
 }
 
-#[derive(Default)]
-pub(super) struct ExecutionState {
-    pub(super) live: Option<OwnedRequest>,
-    /// Ensembles that it is inside of.
-    depth: u32,
-    started_ns: u64,
-    /// None until it begins, and once it is over.
-    pub(super) dataflow: Option<Dataflow<TensorData>>,
-    pub(super) pins: Box<[Pin]>,
-    pub(super) sequence: StepSequence,
-    steps: Vec<Option<StepRun>>,
-    free_slots: Vec<u32>,
-    /// Requests in flight or waiting, by step; empty unless a step is decoupled.
-    pub(super) counts: Vec<u64>,
-    /// Steps that wait for a place, by names of their own.
-    pub(super) waiting: Vec<(u64, StepStart<TensorData>)>,
-    pub(super) waiting_count: u64,
-    /// Of decoupled steps that run, or did.
-    pub(super) paces: Vec<DecoupledStep>,
-    pub(super) failure: Option<Error>,
-    /// Steps' requests that are not wanted any more, until they are told so.
-    withdrawn: Vec<RequestHandle>,
-}
-
-/// A decoupled step and who sets its pace.
-pub(super) struct DecoupledStep {
-    pub(super) step: usize,
-    /// The steps that wait for it; none if one of them runs the same model, as that must not wait
-    /// for itself.
-    pub(super) followers: Vec<usize>,
-    pub(super) flow: Arc<FlowControl>,
-}
-
-/// A step's request that is under way.
-pub(super) struct StepRun {
-    pub(super) step: usize,
-    pub(super) iteration: u64,
-    pub(super) is_decoupled: bool,
-    pub(super) batch_size: u32,
-    pub(super) sequence: StepSequence,
-    pub(super) handle: WeakRequestHandle,
-}
-
 impl Execution {
     /// Runs the request behind `handle`, unless somebody has claimed it.
     pub(super) fn begin(ensemble: &Arc<Ensemble>, handle: RequestHandle) {
@@ -134,6 +88,7 @@ impl Execution {
         // the run.
         let origin = run.handle.shared();
         origin
+            .features
             .run
             .get_or_init(|| Arc::downgrade(&run) as Weak<dyn EnsembleRun>);
         let Some(mut live) = run.handle.claim(ClaimReason::Execute, None) else {
@@ -141,7 +96,7 @@ impl Execution {
         };
         // It waits for nothing of its own.
         live.place = None;
-        request_log::note(&origin.id, RequestState::Pending, RequestState::Executing);
+        request_log::log_change(&origin.id, RequestState::Pending, RequestState::Executing);
         let depth = live.step.as_ref().map_or(0, StepGuard::depth_inside);
         {
             let mut state = run.state();
@@ -149,7 +104,7 @@ impl Execution {
             state.live = Some(live);
         }
         run.arrive(StepEvent::Begin);
-        run_queue::attend(run);
+        run_queue::drive(run);
     }
 
     /// A guard for the request of one more step.
@@ -164,12 +119,12 @@ impl Execution {
         let mut progress = DataflowProgress::default();
         let mut state = self.state();
         match arrival {
-            StepEvent::Begin => match self.set_out(&mut state) {
+            StepEvent::Begin => match self.start_dataflow(&mut state) {
                 Ok(first) => progress = first,
                 Err(error) => self.fail(&mut state, error),
             },
             StepEvent::Starts(starts) => progress.starts = starts.into(),
-            StepEvent::Delivery(delivery) => progress = self.book(&mut state, delivery),
+            StepEvent::Delivery(delivery) => progress = self.record_delivery(&mut state, delivery),
             StepEvent::Place { step, name } => {
                 let known = state.waiting.iter().position(|(known, _)| *known == name);
                 match known {
@@ -181,10 +136,10 @@ impl Execution {
                     // It was withdrawn meanwhile.
                     None => {
                         drop(state);
-                        self.give_back_place(step);
+                        self.release_place(step);
                     }
                 }
-                self.go_on(progress);
+                self.apply_progress(progress);
                 return 1;
             }
             StepEvent::Cancel => {
@@ -206,12 +161,15 @@ impl Execution {
             self.outbox().arrivals.push_front(StepEvent::Starts(rest));
         }
         let started_count = progress.starts.len();
-        self.go_on(progress);
+        self.apply_progress(progress);
         started_count
     }
 
     /// Makes the course of the request and takes its first steps.
-    fn set_out(&self, state: &mut ExecutionState) -> Result<DataflowProgress<TensorData>, Error> {
+    fn start_dataflow(
+        &self,
+        state: &mut ExecutionState,
+    ) -> Result<DataflowProgress<TensorData>, Error> {
         let Some(live) = &state.live else {
             return Ok(DataflowProgress::default());
         };
@@ -244,22 +202,22 @@ impl Execution {
     }
 
     /// Notes what a step has delivered.
-    fn book(&self, state: &mut ExecutionState, delivery: Delivery) -> DataflowProgress<TensorData> {
-        let Delivery {
-            slot,
-            outcome,
-            is_final,
-        } = delivery;
+    fn record_delivery(
+        &self,
+        state: &mut ExecutionState,
+        delivery: Delivery,
+    ) -> DataflowProgress<TensorData> {
+        let (slot, is_final) = (delivery.slot(), delivery.is_final());
         let mut progress = DataflowProgress::default();
         let place = usize::try_from(slot).unwrap_or(usize::MAX);
         let known = state.steps.get_mut(place).and_then(Option::take);
         let Some(step_run) = known else {
             return progress;
         };
-        match outcome {
+        match delivery.into_outcome() {
             None => {}
             Some(Err(error)) => self.fail(state, error),
-            Some(Ok(response)) => match self.pass_on(state, &step_run, response) {
+            Some(Ok(response)) => match self.accept_response(state, &step_run, response) {
                 Ok(next) => {
                     state.count(&next);
                     progress = next;
@@ -270,14 +228,14 @@ impl Execution {
         if is_final {
             state.free(slot);
             state.end_run(step_run.step);
-            self.give_back_place(step_run.step);
+            self.release_place(step_run.step);
         } else {
             state.put(slot, step_run);
         }
         progress
     }
 
-    fn pass_on(
+    fn accept_response(
         &self,
         state: &mut ExecutionState,
         step_run: &StepRun,
@@ -320,7 +278,7 @@ impl Execution {
         for (_, start) in std::mem::take(&mut state.waiting) {
             state.end_run(start.step);
         }
-        for decoupled in &state.paces {
+        for decoupled in &state.decoupled_steps {
             decoupled.flow.close();
         }
         let under_way = state.steps.iter().flatten();
@@ -328,7 +286,7 @@ impl Execution {
     }
 
     /// Answers, starts what is to start, and ends if that was all.
-    fn go_on(&self, progress: DataflowProgress<TensorData>) {
+    fn apply_progress(&self, progress: DataflowProgress<TensorData>) {
         let DataflowProgress { starts, answers } = progress;
         let mut answers: SmallVec<[Result<Response, Error>; 1]> = answers
             .into_iter()
@@ -338,7 +296,7 @@ impl Execution {
             self.start(start);
         }
         let mut state = self.state();
-        self.set_paces(&state);
+        self.limit_decoupled_steps(&state);
         let withdrawn = std::mem::take(&mut state.withdrawn);
         let (is_over, has_answered) = match &state.dataflow {
             Some(dataflow) => (dataflow.is_over(), dataflow.has_answered()),
@@ -349,7 +307,7 @@ impl Execution {
         if is_over {
             state.dataflow = None;
             state.pins = Box::default();
-            state.paces = Vec::new();
+            state.decoupled_steps = Vec::new();
         }
         drop(state);
         // What it was is delivered to this run, which is being attended: it comes to that later.
@@ -368,142 +326,8 @@ impl Execution {
         }
     }
 
-    /// The final delivery, after the request has been given up if nothing refers to it any more.
-    fn end(&self, last: Option<Result<Response, Error>>, has_answered: bool) {
-        let origin = self.handle.shared();
-        let mut state = self.state();
-        let outcome = match (state.failure.clone(), last) {
-            (Some(error), _) => Some(Err(error)),
-            (None, Some(answer)) => Some(answer),
-            (None, None) if has_answered || origin.model.config.is_decoupled => None,
-            (None, None) => Some(Err(self.deadlock())),
-        };
-        if let (Some(Err(error)), None) = (&outcome, &state.failure) {
-            state.failure = Some(error.clone());
-        }
-        drop(state);
-        let is_given_up = self.close_one();
-        self.deliver_outcome(outcome, true);
-        if is_given_up {
-            origin.model.free();
-        }
-    }
-
-    fn deadlock(&self) -> Error {
-        let origin = self.handle.shared();
-        Error::invalid(format!(
-            "in ensemble '{}', {}unexpected deadlock, at least one output is not set while no more ensemble steps can be made",
-            origin.model.name,
-            RequestIdPrefix(&origin.id)
-        ))
-    }
-
-    fn deliver_outcome(&self, outcome: Option<Result<Response, Error>>, is_final: bool) {
-        let origin = self.handle.shared();
-        if let (Some(credits), Some(Ok(response)), false) = (&origin.credits, &outcome, is_final) {
-            credits.charge(response.byte_size());
-        }
-        origin.completion.deliver(Delivery {
-            slot: origin.slot,
-            outcome,
-            is_final,
-        });
-    }
-
-    /// The ensemble's response from the values of its wanted outputs.
-    ///
-    /// # Errors
-    /// Without memory for what has to be copied.
-    fn response(&self, values: SmallVec<[TensorData; 2]>) -> Result<Response, Error> {
-        let model = &self.handle.shared().model;
-        let config = &model.config;
-        let state = self.state();
-        let trace = state
-            .live
-            .as_ref()
-            .and_then(|live| live.observer()?.trace());
-        let wanted = state.live.as_ref().map(|live| &live.requested_outputs);
-        let is_batching = state.live.as_ref().is_some_and(|live| live.batch_size > 0);
-        let mut parameters = Vec::new();
-        let mut outputs = SmallVec::new();
-        for (position, value) in values.into_iter().enumerate() {
-            let index = match wanted {
-                Some(wanted) if !wanted.is_empty() => wanted.get(position).map(|i| usize::from(*i)),
-                _ => Some(position),
-            };
-            let spec = index.and_then(|index| config.outputs.get(index));
-            let (Some(spec), Some(tensor)) = (spec, value.tensor) else {
-                if let Some(spec) = spec {
-                    log::verbose!(1, "Composing models did not output tensor {}", spec.name);
-                }
-                continue;
-            };
-            outputs.push(tensor.into_output(spec, is_batching)?);
-            if let Some(sequence) = value.sequence
-                && parameters.is_empty()
-            {
-                parameters = sequence.parameters();
-            }
-        }
-        drop(state);
-        if let Some(trace) = trace {
-            trace.show_outputs(TraceActivity::TensorBackendOutput, &outputs);
-        }
-        Ok(Response {
-            model: Arc::clone(model),
-            outputs,
-            parameters,
-        })
-    }
-
-    /// One reason less to keep the request. The last gives it up and counts it; returns whether
-    /// this was the last. Its place is then to be freed, although something may still refer to a
-    /// step.
-    fn close_one(&self) -> bool {
-        // AcqRel: who gives it up sees what the others noted.
-        if self.open_count.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return false;
-        }
-        let (live, started_ns, failure) = {
-            let mut state = self.state();
-            let Some(live) = state.live.take() else {
-                return true;
-            };
-            (live, state.started_ns, state.failure.clone())
-        };
-        let statistics = &self.handle.shared().model.statistics;
-        if let Some(error) = failure {
-            let duration_ns = monotonic_ns().saturating_sub(live.timestamps.request_start_ns);
-            if error.code == Code::Cancelled && self.handle.was_cancelled() {
-                statistics.report_failure(FailureReason::Canceled, duration_ns);
-            } else {
-                // Upstream counts the ensemble's request and once more its failed step, both for
-                // the ensemble (L0_model_queue).
-                statistics.report_failure(FailureReason::Other, duration_ns);
-                statistics.report_failure(FailureReason::Other, duration_ns);
-            }
-        } else {
-            let [input_ns, infer_ns, output_ns] =
-                [0, 1, 2].map(|part| self.spans_ns[part].load(Ordering::Relaxed));
-            // The sums of the steps, one after the other.
-            let span = ExecutionSpan {
-                exec_start_ns: started_ns,
-                compute_start_ns: after(started_ns, &[input_ns]),
-                compute_end_ns: after(started_ns, &[input_ns, infer_ns]),
-                exec_end_ns: after(started_ns, &[input_ns, infer_ns, output_ns]),
-            };
-            let count = u64::from(live.batch_count());
-            statistics.report_request(true, &live.timestamps, count, &span);
-            statistics.report_batch(count, &span);
-        }
-        let id = &self.handle.shared().id;
-        request_log::note(id, RequestState::Executing, RequestState::Released);
-        drop(live);
-        true
-    }
-
     /// Itself; whoever calls it has it by such a reference.
-    pub(super) fn own(&self) -> Arc<Execution> {
+    pub(super) fn shared(&self) -> Arc<Execution> {
         self.own.upgrade().expect("it is in use")
     }
 
@@ -520,61 +344,9 @@ impl Execution {
     }
 }
 
-/// The parts are backends' word.
-fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
-    parts_ns
-        .iter()
-        .fold(start_ns, |sum, part| sum.saturating_add(*part))
-}
-
 /// Loads refuse circles; should one arise all the same, its requests end here. Far beyond what
 /// pipelines are nested.
 pub const NESTING_MAX: u32 = 512;
-
-impl ExecutionState {
-    pub(super) fn reserve(&mut self) -> u64 {
-        let slot = self.free_slots.pop().unwrap_or_else(|| {
-            self.steps.push(None);
-            // As many as are under way at a time.
-            u32::try_from(self.steps.len() - 1).unwrap_or(u32::MAX)
-        });
-        u64::from(slot)
-    }
-
-    pub(super) fn put(&mut self, slot: u64, run: StepRun) {
-        let place = usize::try_from(slot).ok();
-        if let Some(empty) = place.and_then(|place| self.steps.get_mut(place)) {
-            *empty = Some(run);
-        }
-    }
-
-    pub(super) fn free(&mut self, slot: u64) {
-        let Ok(slot) = u32::try_from(slot) else {
-            return;
-        };
-        if let Some(place) = self.steps.get_mut(slot as usize) {
-            *place = None;
-            self.free_slots.push(slot);
-        }
-    }
-
-    fn count(&mut self, progress: &DataflowProgress<TensorData>) {
-        for start in &progress.starts {
-            if let Some(count) = self.counts.get_mut(start.step) {
-                *count += 1;
-            }
-        }
-    }
-
-    pub(super) fn end_run(&mut self, step: usize) {
-        if let Some(count) = self.counts.get_mut(step) {
-            *count -= 1;
-        }
-        if let Some(dataflow) = &mut self.dataflow {
-            dataflow.end_run();
-        }
-    }
-}
 
 impl Completion for Execution {
     fn deliver(&self, delivery: Delivery) {
@@ -582,7 +354,7 @@ impl Completion for Execution {
     }
 
     fn wake(&self) {
-        run_queue::attend(self.own());
+        run_queue::drive(self.shared());
     }
 }
 
@@ -593,7 +365,7 @@ impl fmt::Debug for Execution {
 }
 
 impl QueuedRun for Execution {
-    fn attend(&self, left: &mut usize) {
+    fn drive(&self, left: &mut usize) {
         let mut outbox = self.outbox();
         if std::mem::replace(&mut outbox.is_attended, true) {
             return;
@@ -613,12 +385,12 @@ impl QueuedRun for Execution {
         // Neither many steps nor a model that answers faster than its answers are taken may keep
         // this thread, which may be a shard.
         if is_left {
-            let (own, timer_thread) = (self.own(), &self.ensemble.timer_thread);
-            timer_thread.call_at(0, move |_| run_queue::attend(own));
+            let (own, timer_thread) = (self.shared(), &self.ensemble.timer_thread);
+            timer_thread.call_at(0, move |_| run_queue::drive(own));
         }
     }
 
-    fn collapse(&self) {
+    fn abort(&self) {
         let mut state = self.state();
         if state.dataflow.take().is_none() {
             return;
@@ -640,7 +412,7 @@ impl EnsembleRun for Execution {
         self.state().depth
     }
 
-    fn note(&self, span: &ExecutionSpan) {
+    fn add_span(&self, span: &ExecutionSpan) {
         let parts = [span.input_ns(), span.infer_ns(), span.output_ns()];
         for (sum, part) in self.spans_ns.iter().zip(parts) {
             // Relaxed: ordered by the count of reasons.

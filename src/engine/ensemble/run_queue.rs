@@ -14,10 +14,10 @@ use std::sync::Arc;
 pub(super) trait QueuedRun {
     /// Takes of what has arrived as much as is `left` of this thread's turn, unless another thread
     /// is at it.
-    fn attend(&self, left: &mut usize);
+    fn drive(&self, left: &mut usize);
 
     /// Attending it panicked: it is answered all the same.
-    fn collapse(&self);
+    fn abort(&self);
 }
 
 thread_local! {
@@ -28,7 +28,7 @@ thread_local! {
 
 /// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is
 /// doing.
-pub(super) fn attend(run: Arc<dyn QueuedRun>) {
+pub(super) fn drive(run: Arc<dyn QueuedRun>) {
     let first = RUN_QUEUE.with_borrow_mut(|run_queue| match run_queue {
         Some(run_queue) => {
             run_queue.push_back(run);
@@ -42,9 +42,9 @@ pub(super) fn attend(run: Arc<dyn QueuedRun>) {
     let Some(mut run) = first else { return };
     let mut left = TURN_MAX;
     loop {
-        if catch_unwind(AssertUnwindSafe(|| run.attend(&mut left))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| run.drive(&mut left))).is_err() {
             conch_log::error!("a request of an ensemble panicked between its steps");
-            run.collapse();
+            run.abort();
         }
         let next = RUN_QUEUE.with_borrow_mut(|run_queue| {
             let next = run_queue.as_mut().and_then(VecDeque::pop_front);

@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use conch_config::ResolvedConfig;
 use conch_scheduler::ensemble_graph::StepStart;
+use smallvec::SmallVec;
 
 use crate::admission::engine::{RequestTarget, enter_step};
 use crate::admission::submit;
 use crate::clock::monotonic_ns;
-use crate::ensemble::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepRun};
+use crate::ensemble::execution_state::{DecoupledStep, ExecutionState, StepRun};
+use crate::ensemble::run::{Execution, StepEvent};
 use crate::ensemble::run_queue;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::flow_control::decoupled_step::FlowControl;
@@ -16,7 +19,7 @@ use crate::request::draft::{Draft, DraftInput};
 use crate::request::messages::RequestIdPrefix;
 use crate::request::timestamps::Timestamps;
 use crate::request::trace::Trace;
-use crate::{Completion, Credits, Error, RequestObserver};
+use crate::{Completion, Credits, Error, InFlightPermit, ModelVersion, RequestObserver};
 
 impl Execution {
     /// Starts a step, or lets it wait for its place.
@@ -29,7 +32,7 @@ impl Execution {
         if let Some(limit) = self.ensemble.limits.get(start.step) {
             let name = state.waiting_count;
             state.waiting_count += 1;
-            if !limit.enter(|| self.own(), name) {
+            if !limit.enter(|| self.shared(), name) {
                 state.waiting.push((name, start));
                 return;
             }
@@ -39,13 +42,13 @@ impl Execution {
     }
 
     /// Gives back the place of a step's request that is over, to the next in line.
-    pub(super) fn give_back_place(&self, step: usize) {
+    pub(super) fn release_place(&self, step: usize) {
         let Some(limit) = self.ensemble.limits.get(step) else {
             return;
         };
-        if let Some((next, name)) = limit.give_back() {
+        if let Some((next, name)) = limit.release() {
             next.arrive(StepEvent::Place { step, name });
-            run_queue::attend(next);
+            run_queue::drive(next);
         }
     }
 
@@ -64,14 +67,18 @@ impl Execution {
             state.end_run(step);
             self.fail(&mut state, error);
             drop(state);
-            self.give_back_place(step);
+            self.release_place(step);
         }
     }
 
     /// The pace of a decoupled step in this request.
     fn flow(&self, state: &mut ExecutionState, step: usize) -> Arc<FlowControl> {
-        let ExecutionState { paces, pins, .. } = state;
-        if let Some(known) = paces.iter().find(|known| known.step == step) {
+        let ExecutionState {
+            decoupled_steps,
+            pins,
+            ..
+        } = state;
+        if let Some(known) = decoupled_steps.iter().find(|known| known.step == step) {
             return Arc::clone(&known.flow);
         }
         let mut followers = self.ensemble.graph.followers(step);
@@ -87,9 +94,9 @@ impl Execution {
             // The reader alone sets the pace.
             window = u64::MAX;
         }
-        let reader = self.handle.shared().credits.clone();
+        let reader = self.handle.shared().features.credits.clone();
         let flow = FlowControl::new(window, patience, reader);
-        paces.push(DecoupledStep {
+        decoupled_steps.push(DecoupledStep {
             step,
             followers,
             flow: Arc::clone(&flow),
@@ -98,7 +105,7 @@ impl Execution {
     }
 
     /// Lets decoupled steps answer as far as the steps behind them have come.
-    pub(super) fn set_paces(&self, state: &ExecutionState) {
+    pub(super) fn limit_decoupled_steps(&self, state: &ExecutionState) {
         let Some(dataflow) = state
             .dataflow
             .as_ref()
@@ -108,7 +115,7 @@ impl Execution {
         };
         let graph = &self.ensemble.graph;
         for decoupled in state
-            .paces
+            .decoupled_steps
             .iter()
             .filter(|decoupled| !decoupled.followers.is_empty())
         {
@@ -125,84 +132,33 @@ impl Execution {
         }
     }
 
-    /// Makes the step's request. Outside of the lock, as observers are told of it.
+    /// Makes the step's request. Observers are told of it, so this happens outside of the lock.
     fn admit(&self, start: StepStart<TensorData>) -> Result<RequestHandle, Error> {
         let StepStart {
             step,
             iteration,
             inputs: values,
         } = start;
-        let origin = self.handle.shared();
-        let shape = &self.ensemble.graph.steps[step];
         let mut state = self.state();
-        let pin = state
-            .pins
-            .get(step)
-            .ok_or_else(|| Error::internal("the step has no model"))?;
-        let sequence = self.sequence_of(&values, &state.sequence, &pin.name);
-        let permit = enter_step(
-            pin,
-            RequestTarget {
-                model: pin,
-                version: self.ensemble.version_of(step),
-                id: &origin.id,
-                tenant: None,
-                correlation_id: &sequence.id,
-                sequence_flags: sequence.flags,
-                keeps_kind: true,
-            },
-        )?;
+        let (permit, sequence) = self.enter(&state, step, &values)?;
         let config = Arc::clone(&permit.config);
-        let live = state
+        let (mut draft, timestamps) = self.draft(&state, step, &sequence)?;
+        let observer = state
             .live
             .as_ref()
-            .ok_or_else(|| Error::internal("the request is gone"))?;
-        let observer = live.observer().cloned();
-        let mut draft = Draft {
-            id: &origin.id,
-            correlation_id: sequence.id.clone(),
-            sequence_flags: sequence.flags,
-            priority: live.priority,
-            timeout_us: live.timeout_us,
-            parameters: live.parameters.clone(),
-            requested_outputs: shape.outputs.iter().map(|(name, _)| &**name).collect(),
-            budget: origin.budget.clone(),
-            ..Draft::default()
-        };
-        let deadline_ns = live.timestamps.deadline_ns;
+            .and_then(|live| live.observer().cloned());
         if config.is_decoupled {
             let flow = self.flow(&mut state, step);
-            draft.credits = Some(Arc::new(Credits::of_step(flow)));
+            draft.features.credits = Some(Arc::new(Credits::of_step(flow)));
         }
         let slot = state.reserve();
         drop(state);
-        for ((name, _), value) in shape.inputs.iter().zip(&values) {
-            let Some(tensor) = &value.tensor else {
-                continue;
-            };
-            let dims = config.input(name).map_or(&[][..], |(_, spec)| &spec.dims);
-            draft.inputs.push(DraftInput {
-                name,
-                data_type: tensor.data_type,
-                shape: tensor.shape_for(dims, config.is_batching()),
-                chunks: tensor.chunks.clone(),
-            });
-        }
-        draft.observer = observer
-            .and_then(|observer| observer.trace())
-            .and_then(|trace| trace.sink().spawn(&permit.name, permit.version, &origin.id))
-            .map(|trace| {
-                Arc::new(StepTraceObserver(Mutex::new(Some(trace)))) as Arc<dyn RequestObserver>
-            });
-        let timestamps = Timestamps {
-            request_start_ns: monotonic_ns(),
-            queue_start_ns: 0,
-            deadline_ns,
-        };
-        let own = self.own();
+        draft.inputs = self.inputs(step, &values, &config);
+        draft.observer = observer.and_then(|observer| self.traced(&*observer, &permit));
+        let own = self.shared();
         let completion = Arc::clone(&own) as Arc<dyn Completion>;
-        let hold = own.step_guard();
-        let admitted = submit::admit_step(permit, draft, &completion, slot, timestamps, hold);
+        let guard = own.step_guard();
+        let admitted = submit::admit_step(permit, draft, &completion, slot, timestamps, guard);
         let mut state = self.state();
         match &admitted {
             Ok(handle) => {
@@ -224,6 +180,98 @@ impl Execution {
         admitted
     }
 
+    /// The permit of the step's request, and the sequence that it is part of.
+    fn enter(
+        &self,
+        state: &ExecutionState,
+        step: usize,
+        values: &[TensorData],
+    ) -> Result<(InFlightPermit, StepSequence), Error> {
+        let pin = state
+            .pins
+            .get(step)
+            .ok_or_else(|| Error::internal("the step has no model"))?;
+        let sequence = self.sequence_of(values, &state.sequence, &pin.name);
+        let permit = enter_step(
+            pin,
+            RequestTarget {
+                model: pin,
+                version: self.ensemble.version_of(step),
+                id: &self.handle.shared().id,
+                tenant: None,
+                correlation_id: &sequence.id,
+                sequence_flags: sequence.flags,
+                keeps_kind: true,
+            },
+        )?;
+        Ok((permit, sequence))
+    }
+
+    /// What the step's request takes over from the ensemble's: all but inputs and observer.
+    fn draft(
+        &self,
+        state: &ExecutionState,
+        step: usize,
+        sequence: &StepSequence,
+    ) -> Result<(Draft<'_>, Timestamps), Error> {
+        let origin = self.handle.shared();
+        let live = state
+            .live
+            .as_ref()
+            .ok_or_else(|| Error::internal("the request is gone"))?;
+        let outputs = &self.ensemble.graph.steps[step].outputs;
+        let mut draft = Draft {
+            id: &origin.id,
+            correlation_id: sequence.id.clone(),
+            sequence_flags: sequence.flags,
+            priority: live.priority,
+            timeout_us: live.timeout_us,
+            parameters: live.parameters.clone(),
+            requested_outputs: outputs.iter().map(|(name, _)| &**name).collect(),
+            ..Draft::default()
+        };
+        draft.features.budget = origin.features.budget.clone();
+        let timestamps = Timestamps {
+            request_start_ns: monotonic_ns(),
+            queue_start_ns: 0,
+            deadline_ns: live.timestamps.deadline_ns,
+        };
+        Ok((draft, timestamps))
+    }
+
+    /// The values that there are, as inputs of the step's model.
+    fn inputs(
+        &self,
+        step: usize,
+        values: &[TensorData],
+        config: &ResolvedConfig,
+    ) -> SmallVec<[DraftInput<'_>; 4]> {
+        let inputs = &self.ensemble.graph.steps[step].inputs;
+        let named = inputs.iter().zip(values).filter_map(|((name, _), value)| {
+            let tensor = value.tensor.as_ref()?;
+            let dims = config.input(name).map_or(&[][..], |(_, spec)| &spec.dims);
+            Some(DraftInput {
+                name,
+                data_type: tensor.data_type,
+                shape: tensor.shape_for(dims, config.is_batching()),
+                chunks: tensor.chunks.clone(),
+            })
+        });
+        named.collect()
+    }
+
+    /// The observer of the step's request, if the ensemble's is traced.
+    fn traced(
+        &self,
+        observer: &dyn RequestObserver,
+        model: &ModelVersion,
+    ) -> Option<Arc<dyn RequestObserver>> {
+        let id = &self.handle.shared().id;
+        let trace = observer.trace()?;
+        let child = trace.sink().spawn(&model.name, model.version, id)?;
+        Some(Arc::new(StepTraceObserver(Mutex::new(Some(child)))))
+    }
+
     /// The sequence that a step's request is part of: that of the runs that made its inputs, else
     /// the ensemble's own.
     fn sequence_of(&self, values: &[TensorData], own: &StepSequence, model: &str) -> StepSequence {
@@ -234,7 +282,8 @@ impl Execution {
         if told.any(|other| other != first) {
             // In upstream's words.
             conch_log::error!(
-                "{}Different set of response parameters are set for '{model}'. Parameter correlation ID {:?}, flags {} is used.",
+                "{}Different set of response parameters are set for '{model}'. Parameter \
+                 correlation ID {:?}, flags {} is used.",
                 RequestIdPrefix(&self.handle.shared().id),
                 first.id,
                 first.flags

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::request::context::Request;
 use crate::request::correlation_id::CorrelationId;
-use crate::request::tensor::Shape;
-use crate::{Error, Output, Parameter, ParameterValue, Response};
+use crate::tensor::Shape;
+use crate::{Error, Output, Parameter, ParameterValue, Response, SequenceFlags};
 
 /// The value of one of the ensemble's tensors.
 #[derive(Clone, Debug)]
@@ -33,12 +33,8 @@ pub(crate) struct StepTensor {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StepSequence {
     pub(crate) id: CorrelationId,
-    /// Bits as in a request.
-    pub(crate) flags: u32,
+    pub(crate) flags: SequenceFlags,
 }
-
-const START: u32 = 1;
-const END: u32 = 2;
 
 /// The value of each of the ensemble's inputs in a request.
 pub(crate) fn of_request(request: &Request, config: &ResolvedConfig) -> SmallVec<[TensorData; 4]> {
@@ -71,7 +67,7 @@ pub(crate) fn of_response<'n>(
     batch_size: u32,
     own: &StepSequence,
 ) -> Result<SmallVec<[TensorData; 2]>, Error> {
-    let told = told_sequence(&response.parameters, own)?;
+    let told = sequence_of_response(&response.parameters, own)?;
     let sequence = told.clone().unwrap_or_else(|| own.clone());
     let mut outputs: SmallVec<[Option<Output>; 2]> =
         response.outputs.into_iter().map(Some).collect();
@@ -88,7 +84,7 @@ pub(crate) fn of_response<'n>(
         // What was not made starts and ends nothing, unless the response said so.
         let sequence = match (&tensor, &told) {
             (None, None) => StepSequence {
-                flags: 0,
+                flags: SequenceFlags::NONE,
                 ..own.clone()
             },
             _ => sequence.clone(),
@@ -102,13 +98,13 @@ pub(crate) fn of_response<'n>(
 }
 
 /// The sequence that a response's parameters name, if they do.
-fn told_sequence(
+fn sequence_of_response(
     parameters: &[Parameter],
     own: &StepSequence,
 ) -> Result<Option<StepSequence>, Error> {
     let mut told: Option<StepSequence> = None;
     for parameter in parameters {
-        let bit = match &*parameter.name {
+        let flag = match &*parameter.name {
             "sequence_id" => {
                 let id = match &parameter.value {
                     ParameterValue::Int(id) => CorrelationId::Unsigned(id.cast_unsigned()),
@@ -118,8 +114,8 @@ fn told_sequence(
                 told.get_or_insert_with(|| own.without_flags()).id = id;
                 continue;
             }
-            "sequence_start" => START,
-            "sequence_end" => END,
+            "sequence_start" => SequenceFlags::START,
+            "sequence_end" => SequenceFlags::END,
             _ => continue,
         };
         let ParameterValue::Bool(is_set) = parameter.value else {
@@ -129,18 +125,19 @@ fn told_sequence(
             )));
         };
         let told = told.get_or_insert_with(|| own.without_flags());
-        told.flags |= if is_set { bit } else { 0 };
+        told.flags |= flag.when(is_set);
     }
     Ok(told)
 }
 
-const ID_TYPE: &str = "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING";
+const ID_TYPE: &str = "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or \
+                       TRITONSERVER_PARAMETER_STRING";
 
 impl StepSequence {
     fn without_flags(&self) -> StepSequence {
         StepSequence {
             id: self.id.clone(),
-            flags: 0,
+            flags: SequenceFlags::NONE,
         }
     }
 
@@ -150,17 +147,17 @@ impl StepSequence {
             CorrelationId::Text(text) => ParameterValue::Text(text.clone()),
             CorrelationId::Unsigned(number) => ParameterValue::Int(number.cast_signed()),
         };
-        let flag = |name: &str, bit| Parameter {
+        let flag = |name: &str, flag| Parameter {
             name: name.into(),
-            value: ParameterValue::Bool(self.flags & bit != 0),
+            value: ParameterValue::Bool(self.flags.contains(flag)),
         };
         vec![
             Parameter {
                 name: "sequence_id".into(),
                 value: id,
             },
-            flag("sequence_start", START),
-            flag("sequence_end", END),
+            flag("sequence_start", SequenceFlags::START),
+            flag("sequence_end", SequenceFlags::END),
         ]
     }
 }
@@ -286,7 +283,7 @@ mod tests {
         use ParameterValue::{Bool, Int, Text};
         let own = StepSequence {
             id: CorrelationId::Unsigned(5),
-            flags: START | END,
+            flags: SequenceFlags::START | SequenceFlags::END,
         };
         let sequence = |id, flags| Ok(Some(StepSequence { id, flags }));
         let five = || CorrelationId::Unsigned(5);
@@ -295,22 +292,22 @@ mod tests {
             (vec![("other", Int(1))], Ok(None)),
             (
                 vec![("sequence_id", Int(9))],
-                sequence(CorrelationId::Unsigned(9), 0),
+                sequence(CorrelationId::Unsigned(9), SequenceFlags::NONE),
             ),
             (
                 vec![("sequence_id", Text("x".into()))],
-                sequence(CorrelationId::Text("x".into()), 0),
+                sequence(CorrelationId::Text("x".into()), SequenceFlags::NONE),
             ),
             (
                 vec![("sequence_start", Bool(true))],
-                sequence(five(), START),
+                sequence(five(), SequenceFlags::START),
             ),
             (
                 vec![
                     ("sequence_start", Bool(false)),
                     ("sequence_end", Bool(true)),
                 ],
-                sequence(five(), END),
+                sequence(five(), SequenceFlags::END),
             ),
             (vec![("sequence_id", Bool(true))], Err(ID_TYPE)),
             (
@@ -327,7 +324,7 @@ mod tests {
                 .into_iter()
                 .map(|(name, value)| parameter(name, value))
                 .collect();
-            let got = told_sequence(&parameters, &own);
+            let got = sequence_of_response(&parameters, &own);
             let got = got.as_ref().map_err(|error| &*error.message);
             assert_eq!(
                 got,
@@ -340,7 +337,8 @@ mod tests {
     #[test]
     fn what_is_not_made_is_absent_and_names_are_those_of_the_step() {
         let model = model(
-            "input { name: 'a' data_type: TYPE_INT32 dims: 1 } output { name: 'x' data_type: TYPE_INT32 dims: 1 }",
+            "input { name: 'a' data_type: TYPE_INT32 dims: 1 } output \
+             { name: 'x' data_type: TYPE_INT32 dims: 1 }",
         );
         let output = |name: &str, byte: u8| Output {
             name: name.into(),
@@ -357,7 +355,7 @@ mod tests {
         };
         let own = StepSequence {
             id: CorrelationId::Unsigned(1),
-            flags: END,
+            flags: SequenceFlags::END,
         };
         let values = of_response(response, ["first", "second"].into_iter(), 0, &own).unwrap();
         assert!(values[0].tensor.is_none());
@@ -366,7 +364,7 @@ mod tests {
         let sequence = values[1].sequence.as_ref().unwrap();
         assert_eq!(
             (&sequence.id, sequence.flags),
-            (&CorrelationId::Unsigned(8), 0)
+            (&CorrelationId::Unsigned(8), SequenceFlags::NONE)
         );
         let told: Vec<String> = sequence
             .parameters()

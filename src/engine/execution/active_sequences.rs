@@ -33,7 +33,7 @@ impl ActiveSequences {
     }
 
     /// A request that starts this sequence was submitted.
-    pub(crate) fn note(&self, key: SequenceKey) {
+    pub(crate) fn add(&self, key: SequenceKey) {
         match self.flag(&key) {
             Some(flag) => flag.store(true, Ordering::Release),
             None => {
@@ -109,9 +109,9 @@ mod tests {
     fn a_name_is_there_from_its_start_to_its_end() {
         let active_sequences = ActiveSequences::default();
         // Submitted while the scheduler was not asked yet.
-        active_sequences.note(key(1));
+        active_sequences.add(key(1));
         active_sequences.list(vec![key(1), key(2), SequenceKey::Text("2".into())]);
-        active_sequences.note(key(3));
+        active_sequences.add(key(3));
         let present = |active_sequences: &ActiveSequences| -> Vec<u64> {
             (0..5)
                 .filter(|number| active_sequences.has(&key(*number)))
@@ -120,8 +120,8 @@ mod tests {
         assert_eq!(present(&active_sequences), vec![1, 2, 3]);
         active_sequences.close([key(1), key(3), key(4)].into_iter());
         assert_eq!(present(&active_sequences), vec![2]);
-        active_sequences.note(key(3));
-        active_sequences.note(key(1));
+        active_sequences.add(key(3));
+        active_sequences.add(key(1));
         assert_eq!(present(&active_sequences), vec![1, 2, 3]);
         assert!(active_sequences.has(&SequenceKey::Text("2".into())));
         assert!(!active_sequences.has(&SequenceKey::Text("1".into())));

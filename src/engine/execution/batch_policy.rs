@@ -3,7 +3,7 @@
 use conch_scheduler::{BatchDecision, BatchPolicy};
 use conch_sync::ClaimReason;
 
-use crate::execution::backend::BatchStrategy;
+use crate::backend::BatchStrategy;
 use crate::{OwnedRequest, RequestHandle};
 
 /// The scheduler's side of a [`BatchStrategy`].

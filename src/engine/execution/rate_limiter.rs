@@ -41,6 +41,9 @@ struct LimiterShared {
     condvars: BTreeMap<InstanceId, Arc<Condvar>>,
 }
 
+/// A new instance, and those that may execute now.
+type NewInstance = (InstanceId, Vec<InstanceId>);
+
 impl RateLimiter {
     /// A limiter whose resources are `capacities`; without any, what instances ask for.
     pub fn new(capacities: Vec<ResourceCapacity>) -> Arc<RateLimiter> {
@@ -91,7 +94,7 @@ impl RateLimiter {
             device: None,
         };
         let needs = ResourceNeeds::from([(resource, 1)]);
-        self.take_seat(|machine| machine.add_to(&flow, needs, weight))
+        self.join(|machine| machine.add_to(&flow, needs, weight))
     }
 
     /// A handle for an instance on device `device` whose group says `limit`.
@@ -115,12 +118,12 @@ impl RateLimiter {
                 (key, u64::from(resource.count))
             })
             .collect();
-        self.take_seat(|machine| machine.add(needs, limit.priority))
+        self.join(|machine| machine.add(needs, limit.priority))
     }
 
-    fn take_seat(
+    fn join(
         self: &Arc<Self>,
-        add: impl FnOnce(&mut RateLimiterState) -> Result<(InstanceId, Vec<InstanceId>), UnmetNeeds>,
+        add: impl FnOnce(&mut RateLimiterState) -> Result<NewInstance, UnmetNeeds>,
     ) -> Result<ResourceHandle, Error> {
         let condvar = Arc::new(Condvar::new());
         let mut state = self.lock();
@@ -300,6 +303,21 @@ mod tests {
         resources.acquire();
     }
 
+    /// A hundred executions, of which no more than two run at once.
+    fn take_turns(resources: &mut ResourceHandle, running: &AtomicU64, turns: &AtomicU64) {
+        for _ in 0..100 {
+            if resources.is_held() {
+                resources.renew();
+            } else {
+                resources.acquire();
+            }
+            assert!(running.fetch_add(1, Ordering::SeqCst) < 2);
+            std::thread::yield_now();
+            running.fetch_sub(1, Ordering::SeqCst);
+            turns.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
     #[test]
     fn models_share_executions_and_all_get_some() {
         let limiter = RateLimiter::sharing(2);
@@ -318,25 +336,14 @@ mod tests {
         std::thread::scope(|scope| {
             for weight in ["1", "100", "10000"] {
                 let text = format!(
-                    "parameters {{ key: 'CONCH_SHARE_WEIGHT' value {{ string_value: '{weight}' }} }}"
+                    "parameters {{ key: 'CONCH_SHARE_WEIGHT' value {{ string_value: '{weight}' }} \
+                     }}"
                 );
                 let model = crate::testing::model(&text);
                 for _ in 0..2 {
                     let mut resources = limiter.handle_for(&model, &spec).unwrap();
                     let (running, turns) = (&running, &turns);
-                    scope.spawn(move || {
-                        for _ in 0..100 {
-                            if resources.is_held() {
-                                resources.renew();
-                            } else {
-                                resources.acquire();
-                            }
-                            assert!(running.fetch_add(1, Ordering::SeqCst) < 2);
-                            std::thread::yield_now();
-                            running.fetch_sub(1, Ordering::SeqCst);
-                            turns.fetch_add(1, Ordering::SeqCst);
-                        }
-                    });
+                    scope.spawn(move || take_turns(&mut resources, running, turns));
                 }
             }
         });
@@ -355,7 +362,8 @@ mod tests {
         assert_eq!(
             refused.unwrap_err(),
             Error::invalid(
-                "Resource \"R\" is present as both global and device-specific resource in the model configuration."
+                "Resource \"R\" is present as both global and device-specific resource in the \
+                 model configuration."
             )
         );
     }

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use conch_config::Scheduling;
 
-use crate::execution::backend;
+use crate::backend;
 use crate::execution::cores::{
-    Core, Cores, InstancePlan, active_count, make_cores, rosters, shares_thread,
+    Core, Cores, InstancePlan, active_count, make_cores, shares_thread, worker_specs,
 };
 use crate::execution::queue::ModelQueue;
-use crate::execution::topology::Placement;
+use crate::threads::topology::Placement;
 use crate::{Error, InstanceSpec, ModelVersion};
 
 /// A change that has been prepared. Dropping it undoes that.
@@ -67,8 +67,8 @@ impl Cores {
             }
             found.is_none()
         });
-        let rosters = rosters(version, &instance_plan, first_index)?;
-        let next_index = first_index + active_count(&rosters);
+        let worker_specs = worker_specs(version, &instance_plan, first_index)?;
+        let next_index = first_index + active_count(&worker_specs);
         if next_index > self.queue.core_count_max() {
             return Ok(None);
         }
@@ -77,7 +77,7 @@ impl Cores {
             version,
             model,
             &self.queue,
-            rosters,
+            worker_specs,
             instance_plan,
             placement,
         )?;
@@ -119,7 +119,7 @@ impl InstanceChange {
         }
         let (present, gone) = mpsc::channel();
         let has_sequences = matches!(self.version.config.scheduling, Scheduling::Sequence(_));
-        let board = workers
+        let probes = workers
             .prober
             .as_ref()
             .map(|prober| Arc::clone(prober.queue()));
@@ -129,25 +129,22 @@ impl InstanceChange {
             .drain_threads
             .retain(|drain_thread| !drain_thread.is_finished());
         // Shared with the thread so that it can still be had if that does not start.
-        let delivery_guard = Arc::new(std::sync::Mutex::new(leaving));
-        let see_off = {
-            let delivery_guard = Arc::clone(&delivery_guard);
+        let unstarted = Arc::new(std::sync::Mutex::new(leaving));
+        let drain = {
+            let unstarted = Arc::clone(&unstarted);
             move || {
-                if let Some(board) = board {
+                if let Some(probes) = probes {
                     // A round that began with the old ones asks them.
-                    board.await_round();
+                    probes.await_round();
                 }
-                let leaving = std::mem::take(
-                    &mut *delivery_guard
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner),
-                );
-                let_go(&queue, leaving, &version, patience);
+                let leaving =
+                    std::mem::take(&mut *unstarted.lock().unwrap_or_else(PoisonError::into_inner));
+                drain_leaving(&queue, leaving, &version, patience);
                 drop(present);
             }
         };
         let drain_thread = std::thread::Builder::new().name("unload".to_owned());
-        match drain_thread.spawn(see_off) {
+        match drain_thread.spawn(drain) {
             Ok(drain_thread) => {
                 workers.drain_threads.push(drain_thread);
                 (!has_sequences).then_some(gone)
@@ -158,13 +155,10 @@ impl InstanceChange {
                     self.version.name
                 );
                 drop(workers);
-                let leaving = std::mem::take(
-                    &mut *delivery_guard
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner),
-                );
+                let leaving =
+                    std::mem::take(&mut *unstarted.lock().unwrap_or_else(PoisonError::into_inner));
                 // This thread has others to see to.
-                let_go(&self.cores.queue, leaving, &self.version, Duration::ZERO);
+                drain_leaving(&self.cores.queue, leaving, &self.version, Duration::ZERO);
                 None
             }
         }
@@ -173,7 +167,12 @@ impl InstanceChange {
 
 /// Lets cores go, those with sequences when these have ended or `patience` is over, and waits until
 /// they have.
-fn let_go(queue: &Arc<ModelQueue>, leaving: Vec<Core>, version: &ModelVersion, patience: Duration) {
+fn drain_leaving(
+    queue: &Arc<ModelQueue>,
+    leaving: Vec<Core>,
+    version: &ModelVersion,
+    patience: Duration,
+) {
     let indices = leaving.iter().filter_map(|core| core.index);
     match version.config.scheduling {
         Scheduling::Sequence(_) => queue.drain(indices.collect(), patience),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use conch_scheduler::{Dismissal, SchedulerOutput, SequenceBatcher};
 use conch_sync::Drained;
 
-use crate::execution::refusal::refuse;
 use crate::model::stats::FailureReason;
+use crate::request::refusal::refuse;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 
 /// What a core executed has come back.
@@ -41,7 +41,8 @@ pub(crate) fn turn_away(
         let (error, reason) = match why {
             Dismissal::NotStarted => (
                 Error::invalid(format!(
-                    "inference request for sequence {id} to model '{model}' must specify the START flag on the first request of the sequence"
+                    "inference request for sequence {id} to model '{model}' must specify the START \
+                     flag on the first request of the sequence"
                 )),
                 None,
             ),

@@ -15,12 +15,12 @@ impl ModelVersion {
     /// its completion is not called. Only the first is counted, as rejected.
     pub fn submit(&self, handle: RequestHandle) -> Result<(), Error> {
         let origin = handle.shared();
-        request_log::note(&origin.id, RequestState::Initialized, RequestState::Pending);
+        request_log::log_change(&origin.id, RequestState::Initialized, RequestState::Pending);
         let submitted = self.executor.submit(handle);
         submitted.map_err(|SubmitRefusal { error, live }| {
             if let Some(mut live) = live {
                 let id = &live.shared().id;
-                request_log::note(id, RequestState::Pending, RequestState::FailedEnqueue);
+                request_log::log_change(id, RequestState::Pending, RequestState::FailedEnqueue);
                 live.hold.defuse();
             }
             error

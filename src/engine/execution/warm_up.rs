@@ -13,14 +13,14 @@ use conch_log as log;
 use conch_memory::{Budget, ByteView};
 use smallvec::{SmallVec, smallvec};
 
-use crate::admission::tensor::byte_count;
-use crate::admission::validate::examine;
-use crate::execution::synthetic::NullRequest;
 use crate::model::bytes::model_bytes;
 use crate::model::file::ModelFile;
 use crate::request::draft::{Draft, DraftInput};
 use crate::request::observer::RequestObserver;
-use crate::request::tensor::{Input, Shape};
+use crate::request::synthetic::NullRequest;
+use crate::tensor::{Input, Shape};
+use crate::validation::draft::examine;
+use crate::validation::tensor::byte_count;
 use crate::{Batch, Completion, Delivery, Error, ModelVersion, truncated};
 
 /// What the instances of a version are to execute. Costs nothing where there is nothing.
@@ -79,7 +79,8 @@ impl WarmUp {
             for iteration in 1..=sample.iteration_count {
                 log::verbose!(
                     1,
-                    "model '{}' instance {instance} is running warmup sample '{}' for iteration {iteration}",
+                    "model '{}' instance {instance} is running warmup sample '{}' for iteration \
+                     {iteration}",
                     model.name,
                     sample.name
                 );
@@ -196,7 +197,8 @@ impl SampleSource<'_> {
                     Some(_) if size_bytes < bytes => {
                         // The missing space is upstream's.
                         return Err(Error::invalid(format!(
-                            "[request id: <id_unknown>] warmup setting expects {bytes} bytes, but the data provided from {name}only has {size_bytes} bytes"
+                            "[request id: <id_unknown>] warmup setting expects {bytes} bytes, but \
+                             the data provided from {name}only has {size_bytes} bytes"
                         )));
                     }
                     Some(_) => bytes,
@@ -269,8 +271,8 @@ impl SampleObserver {
 impl Completion for SampleObserver {
     fn deliver(&self, delivery: Delivery) {
         let mut seen = self.seen();
-        seen.final_count += u32::from(delivery.is_final);
-        if let Some(Err(error)) = delivery.outcome {
+        seen.final_count += u32::from(delivery.is_final());
+        if let Some(Err(error)) = delivery.into_outcome() {
             seen.errors.push(error);
         }
         self.changed.notify_all();
@@ -289,14 +291,17 @@ impl RequestObserver for SampleObserver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execution::refusal::refuse;
     use crate::model::stats::FailureReason;
+    use crate::request::refusal::refuse;
     use crate::testing::Directory;
     use crate::testing::model;
     use crate::{Code, PendingResponses};
 
     const TENSORS: &str = "max_batch_size: 4
-        input [ { name: 'a' data_type: TYPE_INT16 dims: [ -1 ] }, { name: 'b' data_type: TYPE_STRING dims: [ 2 ] optional: true } ]
+        input [ \
+                           { name: 'a' data_type: TYPE_INT16 dims: [ -1 ] }, \
+                           { name: 'b' data_type: TYPE_STRING dims: [ 2 ] optional: true } \
+                           ]
         output [ { name: 'x' data_type: TYPE_INT16 dims: [ 1 ] } ]";
 
     fn prepare(
@@ -333,13 +338,23 @@ mod tests {
     fn samples_execute_in_order_as_single_batches() {
         let text = format!(
             "{TENSORS}
-             model_warmup {{ name: 'none' inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 1 zero_data: true }} }} }}
-             model_warmup {{ name: 'zeros' batch_size: 3 count: 2 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 3 zero_data: true }} }} }}
-             model_warmup {{ name: 'files' batch_size: 1 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 2 input_data_file: 'raw' }} }}
-               inputs {{ key: 'b' value {{ data_type: TYPE_STRING dims: 2 input_data_file: 'words' }} }} }}
-             model_warmup {{ name: 'controls' batch_size: 2 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 16 random_data: true }} }}
-               inputs {{ key: 'START' value {{ data_type: TYPE_INT32 dims: 1 input_data_file: 'raw' }} }}
-               inputs {{ key: 'b' value {{ data_type: TYPE_STRING dims: 2 random_data: true }} }} }}"
+             model_warmup {{ name: 'none' inputs {{ key: 'a' value {{ \
+             data_type: TYPE_INT16 dims: 1 zero_data: true }} }} }}
+             model_warmup {{ \
+             name: 'zeros' batch_size: 3 count: 2 inputs {{ key: 'a' value {{ data_type: \
+             TYPE_INT16 dims: 3 zero_data: true }} }} }}
+             model_warmup {{ name: \
+             'files' batch_size: 1 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 2 \
+             input_data_file: 'raw' }} }}
+               inputs {{ key: 'b' value {{ data_type: \
+             TYPE_STRING dims: 2 input_data_file: 'words' }} }} }}
+             model_warmup {{ \
+             name: 'controls' batch_size: 2 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 \
+             dims: 16 random_data: true }} }}
+               inputs {{ key: 'START' value {{ \
+             data_type: TYPE_INT32 dims: 1 input_data_file: 'raw' }} }}
+               inputs {{ \
+             key: 'b' value {{ data_type: TYPE_STRING dims: 2 random_data: true }} }} }}"
         );
         let (_directory, prepared) = prepare(&text, 1 << 20);
         let (version, warm_up) = prepared.unwrap();
@@ -383,7 +398,8 @@ mod tests {
     fn a_failure_ends_it() {
         let text = format!(
             "{TENSORS}
-             model_warmup {{ name: 'one' batch_size: 2 count: 3 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 1 zero_data: true }} }} }}"
+             model_warmup {{ name: 'one' batch_size: 2 count: 3 inputs {{ \
+             key: 'a' value {{ data_type: TYPE_INT16 dims: 1 zero_data: true }} }} }}"
         );
         let (_directory, prepared) = prepare(&text, 1 << 20);
         let (version, warm_up) = prepared.unwrap();
@@ -414,7 +430,8 @@ mod tests {
     fn it_waits_for_answers_and_releases_from_other_threads() {
         let text = format!(
             "{TENSORS}
-             model_warmup {{ name: 'one' batch_size: 2 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 1 zero_data: true }} }} }}"
+             model_warmup {{ name: 'one' batch_size: 2 inputs {{ key: 'a' \
+             value {{ data_type: TYPE_INT16 dims: 1 zero_data: true }} }} }}"
         );
         let (_directory, prepared) = prepare(&text, 1 << 20);
         let (version, warm_up) = prepared.unwrap();
@@ -453,7 +470,8 @@ mod tests {
             (
                 "inputs { key: 'a' value { data_type: TYPE_INT16 dims: 5 input_data_file: 'raw' } }",
                 Code::InvalidArg,
-                "[request id: <id_unknown>] warmup setting expects 10 bytes, but the data provided from rawonly has 8 bytes",
+                "[request id: <id_unknown>] warmup setting expects 10 bytes, but the data provided \
+                 from rawonly has 8 bytes",
             ),
             (
                 "inputs { key: 'a' value { data_type: TYPE_INT16 dims: 1 input_data_file: 'nothing' } }",
@@ -468,22 +486,26 @@ mod tests {
             (
                 "inputs { key: 'a' value { data_type: TYPE_INT16 dims: [ 1, 1 ] zero_data: true } }",
                 Code::InvalidArg,
-                "[request id: <id_unknown>] unexpected shape for input 'a' for model 'm'. Expected [-1,-1], got [1,1,1]. ",
+                "[request id: <id_unknown>] unexpected shape for input 'a' for model 'm'. Expected \
+                 [-1,-1], got [1,1,1]. ",
             ),
             (
                 "inputs { key: 'a' value { data_type: TYPE_INT32 dims: 1 zero_data: true } }",
                 Code::InvalidArg,
-                "[request id: <id_unknown>] inference input 'a' data-type is 'INT32', but model 'm' expects 'INT16'",
+                "[request id: <id_unknown>] inference input 'a' data-type is 'INT32', but model \
+                 'm' expects 'INT16'",
             ),
             (
                 "inputs { key: 'START' value { data_type: TYPE_INT32 dims: 1 zero_data: true } }",
                 Code::InvalidArg,
-                "[request id: <id_unknown>] expected number of inputs between 1 and 2 but got 0 inputs for model 'm'. ",
+                "[request id: <id_unknown>] expected number of inputs between 1 and 2 but got 0 \
+                 inputs for model 'm'. ",
             ),
             (
                 "inputs { key: 'a' value { data_type: TYPE_INT16 dims: 1000000 zero_data: true } }",
                 Code::Unavailable,
-                "warmup sample 's' needs 2000000 bytes, which the memory limit of 1048576 bytes does not allow",
+                "warmup sample 's' needs 2000000 bytes, which the memory limit of 1048576 bytes \
+                 does not allow",
             ),
             (
                 "inputs { key: 'a' value { data_type: TYPE_INT16 dims: [ 4611686018427387904 ] zero_data: true } }",

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::flow_control::credits::Credits;
-use crate::flow_control::payment::{Pace, Payment};
+use crate::flow_control::payment::{Payment, StepFlow};
 
 /// The pace of one decoupled step in one request.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct FlowState {
     is_closed: bool,
 }
 
-impl Pace for FlowControl {
+impl StepFlow for FlowControl {
     fn pay(&self) -> Payment {
         let payment = self.await_room();
         if payment == Payment::Made {

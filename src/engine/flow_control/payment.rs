@@ -12,7 +12,7 @@ pub enum Payment {
 }
 
 /// Sets the pace of a step of an ensemble.
-pub(crate) trait Pace: std::fmt::Debug + Send + Sync {
+pub(crate) trait StepFlow: std::fmt::Debug + Send + Sync {
     /// Before a response is sent: waits until it may be, within bounds.
     fn pay(&self) -> Payment;
 

@@ -7,7 +7,7 @@ use conch_config::{ResolvedConfig, Scheduling, SequenceStrategy, TensorSpec};
 use conch_memory::{ByteView, OutOfMemory, try_reserve};
 use conch_scheduler::Signature;
 
-use crate::request::tensor::Input;
+use crate::tensor::Input;
 
 /// Up to so many tensors a walk over their names beats hashing one.
 const LINEAR_MAX: usize = 12;

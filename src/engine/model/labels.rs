@@ -32,7 +32,8 @@ impl Labels {
             let file = ModelFile::locate(directory, &output.label_filename)?;
             if !file.is_inside() {
                 return Err(Error::unsupported(format!(
-                    "label file path '{file}' for output '{}' in model '{}' is outside model directory",
+                    "label file path '{file}' for output '{}' in model '{}' is outside model \
+                     directory",
                     output.name, config.name
                 )));
             }
@@ -125,7 +126,8 @@ mod tests {
             ("..", Err(outside)),
         ] {
             let text = format!(
-                "name: 'm' backend: 'fake' output [ {{ name: 'OUT' data_type: TYPE_INT8 dims: [ 1 ] label_filename: '{name}' }} ]"
+                "name: 'm' backend: 'fake' output [ {{ name: 'OUT' data_type: TYPE_INT8 dims: [ 1 \
+                 ] label_filename: '{name}' }} ]"
             );
             let mut config = conch_config::parse_text("config.pbtxt", &text).unwrap();
             conch_config::normalize(&mut config);

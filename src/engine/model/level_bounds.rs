@@ -88,12 +88,12 @@ impl LevelBounds {
             .is_ok()
     }
 
-    pub(crate) fn leave(&self, level: u64) {
+    pub(crate) fn release(&self, level: u64) {
         match (self.at(level), &self.rest) {
             (Some((count, max)), _) if *max != 0 => {
                 count.fetch_sub(1, Ordering::Relaxed);
             }
-            (None, Some(rest)) => rest.leave(level),
+            (None, Some(rest)) => rest.release(level),
             _ => {}
         }
     }
@@ -116,7 +116,7 @@ impl SparseLevels {
         has_room
     }
 
-    fn leave(&self, level: u64) {
+    fn release(&self, level: u64) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         // Levels without a bound are not there.
         if let Some(count) = counts.get_mut(&level) {

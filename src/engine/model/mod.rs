@@ -8,5 +8,6 @@ pub mod level_bounds;
 pub mod readiness;
 pub mod registry;
 pub mod sequence_ids;
+pub mod states;
 pub mod stats;
 pub mod version;

@@ -219,7 +219,8 @@ impl Snapshot {
         }
         if named.candidate_count > 1 {
             return Err(Error::invalid(format!(
-                "There are {} identifiers of model '{name}' in global map, model namespace must be provided to resolve ambiguity.",
+                "There are {} identifiers of model '{name}' in global map, model namespace must be \
+                 provided to resolve ambiguity.",
                 named.candidate_count,
                 name = truncated(&name)
             )));
@@ -254,7 +255,10 @@ impl Snapshot {
                 })?;
                 entry.ready().ok_or_else(|| {
                     Error::unavailable(format!(
-                        "Request for unknown model: '{name}' version {version} is not at ready state", name = truncated(&name)))
+                        "Request for unknown model: '{name}' version {version} is not at ready \
+                         state",
+                        name = truncated(&name)
+                    ))
                 })
             }
         }
@@ -457,7 +461,8 @@ mod tests {
         assert_eq!(error.code, Code::InvalidArg);
         assert_eq!(
             error.message,
-            "There are 2 identifiers of model 'a' in global map, model namespace must be provided to resolve ambiguity."
+            "There are 2 identifiers of model 'a' in global map, model namespace must be provided \
+             to resolve ambiguity."
         );
         assert_eq!(snapshot.find("b", None).unwrap().version, 2);
         assert_eq!(snapshot.find("c", None).unwrap_err().code, Code::NotFound);

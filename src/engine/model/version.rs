@@ -1,8 +1,11 @@
 //! One loaded version of a model, as the data plane sees it, and the permits of its requests.
+//!
+//! A version takes requests, and these and their responses refer to it: `version`, `context` and
+//! `response` import one another.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -10,17 +13,17 @@ use arc_swap::ArcSwapOption;
 use conch_memory::Pool;
 
 use crate::Error;
-use crate::admission::limits::Permit;
 use crate::clock::epoch_ms;
+use crate::limits::Permit;
 use crate::model::admission_plan::{AdmissionPlan, preserves_order};
 use crate::model::labels::Labels;
 use crate::model::level_bounds::LevelBounds;
 use crate::model::readiness::probe_queue::ProbeQueue;
 use crate::model::sequence_ids::SequenceIds;
+use crate::model::states::InitialStates;
 use crate::model::stats::{ModelStatistics, Statistics, Totals};
 use crate::request::context::Executor;
 use crate::request::messages::full;
-use crate::sequence::states::InitialStates;
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots,
 /// requests and cores.
@@ -32,7 +35,7 @@ pub struct ModelVersion {
     pub config: Arc<conch_config::ResolvedConfig>,
     /// The configuration as it was changed while the version served: other instances, another
     /// version policy.
-    shown: ArcSwapOption<conch_config::ResolvedConfig>,
+    reported: ArcSwapOption<conch_config::ResolvedConfig>,
     pub statistics: Statistics,
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
@@ -44,8 +47,9 @@ pub struct ModelVersion {
     live_max: u64,
     /// One more than so many is not too much for the queue, but more than is wanted.
     requests_max: u64,
-    /// Who waits for the last request of a retired version.
-    drain_waiter: OnceLock<Thread>,
+    /// The thread that waits for the last request of a retired version. Locked by it, and at the
+    /// end of that request.
+    drain_waiter: Mutex<Option<Thread>>,
     prior_totals: Mutex<PriorTotals>,
     /// Its last request is over, and its instances are gone.
     is_gone: AtomicBool,
@@ -95,13 +99,13 @@ impl ModelVersion {
             name: parts.name,
             version: parts.version,
             statistics: Statistics::new(parts.core_count, config.max_batch_size),
-            shown: ArcSwapOption::empty(),
+            reported: ArcSwapOption::empty(),
             load_duration_ns: AtomicU64::new(0),
             created_ms: epoch_ms(),
             live: AtomicU64::new(0),
             live_max: parts.live_max.min(requests_max),
             requests_max,
-            drain_waiter: OnceLock::new(),
+            drain_waiter: Mutex::default(),
             prior_totals: Mutex::default(),
             is_gone: AtomicBool::new(false),
             plan: AdmissionPlan::new(&config),
@@ -122,21 +126,21 @@ impl ModelVersion {
     /// Why there is no place beside `live_count` requests.
     fn no_place_beside(&self, live_count: u64) -> Rejected {
         if live_count >= self.requests_max {
-            Rejected::Crowded
+            Rejected::OverModelLimit
         } else {
             Rejected::Full
         }
     }
 
     /// The configuration for whoever asks for it; `config` is what requests go by.
-    pub fn shown_config(&self) -> Arc<conch_config::ResolvedConfig> {
-        let shown = self.shown.load_full();
-        shown.unwrap_or_else(|| Arc::clone(&self.config))
+    pub fn reported_config(&self) -> Arc<conch_config::ResolvedConfig> {
+        let reported = self.reported.load_full();
+        reported.unwrap_or_else(|| Arc::clone(&self.config))
     }
 
     /// Shows another configuration, which agrees with `config` in all that requests depend on.
-    pub fn show_config(&self, config: Arc<conch_config::ResolvedConfig>) {
-        self.shown.store(Some(config));
+    pub fn set_reported_config(&self, config: Arc<conch_config::ResolvedConfig>) {
+        self.reported.store(Some(config));
     }
 
     /// Everything it counted, with its name.
@@ -197,13 +201,19 @@ impl ModelVersion {
         self.live.load(Ordering::Acquire) & COUNT_MASK
     }
 
+    fn drain_waiter(&self) -> MutexGuard<'_, Option<Thread>> {
+        self.drain_waiter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Undoes what a place or a pin has added to `live`.
-    fn give_back(&self, amount: u64) {
+    fn release_count(&self, amount: u64) {
         // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one
         // did.
         let before = self.live.fetch_sub(amount, Ordering::Release);
         if before == RETIRED + amount
-            && let Some(drain_waiter) = self.drain_waiter.get()
+            && let Some(drain_waiter) = &*self.drain_waiter()
         {
             drain_waiter.unpark();
         }
@@ -246,12 +256,11 @@ impl ModelVersion {
     /// Waits until no request of a retired version is live, and nobody pins it. One thread at most
     /// does so.
     pub fn await_last_request(&self) {
-        let own = self.drain_waiter.get_or_init(thread::current);
-        debug_assert_eq!(own.id(), thread::current().id());
+        *self.drain_waiter() = Some(thread::current());
         while self.live.load(Ordering::Acquire) & !RETIRED > 0 {
             // Woken by the last request; the bound only covers one that ended between the look and
             // the registration.
-            thread::park_timeout(MOURNING_LOOK);
+            thread::park_timeout(DRAIN_CHECK_INTERVAL);
         }
     }
 }
@@ -269,7 +278,7 @@ struct PriorTotals {
 
 impl PriorTotals {
     /// Takes over the numbers of predecessors that are gone, and who was theirs.
-    fn settle(&mut self) {
+    fn absorb_gone(&mut self) {
         let mut index = 0;
         while let Some(predecessor) = self.predecessors.get(index) {
             if !predecessor.is_gone.load(Ordering::Acquire) {
@@ -291,25 +300,25 @@ impl ModelVersion {
     pub fn succeed(&self, predecessor: &Arc<ModelVersion>) {
         let mut prior_totals = self.prior_totals();
         prior_totals.predecessors.push(Arc::clone(predecessor));
-        prior_totals.settle();
+        prior_totals.absorb_gone();
     }
 
     /// It counts nothing any more: whoever took its place may take over its numbers.
-    pub fn leave(&self) {
+    pub fn mark_gone(&self) {
         // Release: who sees it sees all that was counted.
         self.is_gone.store(true, Ordering::Release);
     }
 
     /// Of predecessors that are gone only the numbers are kept.
     pub fn inherit(&self) {
-        self.prior_totals().settle();
+        self.prior_totals().absorb_gone();
     }
 
     /// What metrics show: own counts and those of all predecessors.
     pub fn metric_totals(&self) -> Totals {
         let mut totals = self.statistics.totals();
         let mut prior_totals = self.prior_totals();
-        prior_totals.settle();
+        prior_totals.absorb_gone();
         totals.include(&prior_totals.totals);
         for predecessor in &prior_totals.predecessors {
             totals.include(&predecessor.metric_totals());
@@ -330,7 +339,7 @@ pub enum Rejected {
     /// As many requests are live as the queue may hold.
     Full,
     /// As many as are wanted of this model at a time.
-    Crowded,
+    OverModelLimit,
     /// The version is on its way out: another, or none, has taken its place in the registry.
     Retired,
 }
@@ -340,7 +349,7 @@ pub enum Rejected {
 const RETIRED: u64 = 1 << 63;
 const PIN: u64 = 1 << 32;
 const COUNT_MASK: u64 = PIN - 1;
-const MOURNING_LOOK: Duration = Duration::from_millis(50);
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A model together with a place among its live requests, which is freed on drop at the latest.
 #[derive(Debug)]
@@ -397,9 +406,9 @@ impl InFlightPermit {
             return;
         }
         if let Some(permit) = &self.permit {
-            permit.leave();
+            permit.release();
         }
-        self.model.give_back(1);
+        self.model.release_count(1);
     }
 }
 
@@ -463,7 +472,7 @@ impl std::ops::Deref for Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.model.give_back(PIN);
+        self.model.release_count(PIN);
     }
 }
 
@@ -513,7 +522,7 @@ impl PendingPermit {
 impl Drop for PendingPermit {
     fn drop(&mut self) {
         self.model.statistics.remove_pending(1);
-        self.model.bounds.leave(self.level);
+        self.model.bounds.release(self.level);
     }
 }
 

@@ -9,22 +9,22 @@
 //! and a response to its version: `context`, `version` and `response` import one another.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex};
 
-use conch_memory::Budget;
 use conch_scheduler::{SchedulingParams, SequenceContext};
 use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
-use crate::flow_control::credits::Credits;
+use crate::model::states::SequenceStates;
 use crate::model::stats::ExecutionSpan;
 use crate::model::version::{InFlightPermit, PendingPermit, Rejected};
-use crate::request::ensemble_run::{EnsembleRun, StepGuard};
+use crate::request::ensemble_run::StepGuard;
+use crate::request::features::RequestFeatures;
 use crate::request::observer::{ReleaseGuard, RequestObserver};
-use crate::request::response::ResponseTurn;
-use crate::sequence::states::SequenceStates;
-use crate::shared_memory::RequestRegions;
-use crate::{Completion, CorrelationId, Error, Input, ModelVersion, Parameter, Timestamps};
+use crate::request::response_turn::ResponseTurn;
+use crate::{
+    Completion, CorrelationId, Error, Input, ModelVersion, Parameter, SequenceFlags, Timestamps,
+};
 
 /// The shared handle of a request: to queue, cancel or expire it.
 pub type RequestHandle = Arc<Claim<RequestContext, Request>>;
@@ -45,31 +45,18 @@ pub struct RequestContext {
     pub completion: Arc<dyn Completion>,
     /// The completion's own name for the request.
     pub slot: u64,
-    /// What each response but the final one is paid with.
-    pub credits: Option<Arc<Credits>>,
-    /// If a one-to-one model sends several responses, the first is the answer and the others are
-    /// dropped; else they are an error.
-    pub takes_first: bool,
-    /// Where outputs are wanted in registered memory, until the final response has left.
-    pub usage: Option<Arc<RequestRegions>>,
-    /// What its responses are charged to; none: the process.
-    pub budget: Option<Arc<Budget>>,
+    /// None of the data plane's business, but for the files of each feature.
+    pub features: RequestFeatures,
     /// What the scheduler goes by.
     pub(crate) facts: SchedulingParams,
     /// Its part in its sequence, if its model has sequences.
     pub(crate) member: Option<Box<SequenceContext>>,
-    /// In front of the receiver, under preserve-ordering.
-    pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
-    /// The same object as `completion`, if the model has a cache.
-    pub(crate) deposit: Option<Arc<dyn Any + Send + Sync>>,
-    /// What became of it, if its model is an ensemble.
-    pub(crate) run: OnceLock<Weak<dyn EnsembleRun>>,
 }
 
 /// An admitted request: shapes, types and sizes agree with the model.
 pub struct Request {
     pub correlation_id: CorrelationId,
-    pub sequence_flags: u32,
+    pub sequence_flags: SequenceFlags,
     /// Resolved against the model's levels; 0 without levels.
     pub priority: u64,
     pub timeout_us: u64,
@@ -109,7 +96,7 @@ impl Request {
             .statistics
             .report_request(is_success, &self.timestamps, count, span);
         if let Some(step) = self.step.as_ref().filter(|_| is_success) {
-            step.note(span);
+            step.add_span(span);
         }
     }
 
@@ -135,7 +122,7 @@ pub trait Executor: Send + Sync {
         &self,
         version: Option<i64>,
         id: &CorrelationId,
-        flags: u32,
+        flags: SequenceFlags,
     ) -> Option<Result<InFlightPermit, Rejected>> {
         let _ = (version, id, flags);
         None
@@ -161,7 +148,7 @@ pub trait Executor: Send + Sync {
     }
 
     /// A request that core `core` executed is done with, or is to be run again.
-    fn take_back(&self, handle: RequestHandle, core: usize) {
+    fn reclaim(&self, handle: RequestHandle, core: usize) {
         let _ = (handle, core);
     }
 }
@@ -221,7 +208,7 @@ impl Drop for ReturnGuard {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
             let model = Arc::clone(&handle.shared().model);
-            model.executor.take_back(handle, self.core);
+            model.executor.reclaim(handle, self.core);
         }
     }
 }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_memory::{Budget, ByteView};
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
-use crate::shared_memory::RequestRegions;
-use crate::{CorrelationId, Credits, InFlightPermit, Parameter, RequestObserver, Shape, Tenant};
+use crate::{CorrelationId, Parameter, RequestFeatures, RequestObserver, SequenceFlags, Shape};
 
 /// What a client asked for, as parsed: nothing is checked against the model yet. Names borrow from
 /// the request's bytes.
@@ -15,8 +14,7 @@ use crate::{CorrelationId, Credits, InFlightPermit, Parameter, RequestObserver, 
 pub struct Draft<'a> {
     pub id: &'a str,
     pub correlation_id: CorrelationId,
-    /// Bits SEQUENCE_START (1) and SEQUENCE_END (2).
-    pub sequence_flags: u32,
+    pub sequence_flags: SequenceFlags,
     /// 0: the model's default.
     pub priority: u64,
     pub timeout_us: u64,
@@ -26,22 +24,9 @@ pub struct Draft<'a> {
     pub requested_outputs: SmallVec<[&'a str; 4]>,
     /// The single input is the raw body; its name, type and shape come from the model.
     pub is_raw: bool,
-    /// A place among the model's live requests that the request has already, where models come when
-    /// they are asked for.
-    pub lease: Option<Box<InFlightPermit>>,
-    /// Who sends it, where tenants' requests are bounded.
-    pub tenant: Option<Tenant>,
-    /// What its response is charged to; none: the process.
-    pub budget: Option<Arc<Budget>>,
     /// Who asks, if within this process; told nothing unless the request is submitted.
     pub observer: Option<Arc<dyn RequestObserver>>,
-    /// Bounds the responses on their way, where the model may send many and a slow reader may read
-    /// them.
-    pub credits: Option<Arc<Credits>>,
-    /// It came on a stream: see [`RequestContext::takes_first`].
-    pub takes_first: bool,
-    /// The registered memory that its inputs lie in and its outputs are wanted in, if any.
-    pub usage: Option<Arc<RequestRegions>>,
+    pub features: RequestFeatures,
 }
 
 /// One input of a [`Draft`].

@@ -15,7 +15,7 @@ pub(crate) trait EnsembleRun: Send + Sync {
     fn depth(&self) -> u32;
 
     /// Adds the time that one execution of a step took.
-    fn note(&self, span: &ExecutionSpan);
+    fn add_span(&self, span: &ExecutionSpan);
 
     /// The request of a step is over: the counterpart of [`StepGuard::new`].
     fn release_step(&self);
@@ -36,8 +36,8 @@ impl StepGuard {
     }
 
     /// Adds the time that one execution of the step took.
-    pub(crate) fn note(&self, span: &ExecutionSpan) {
-        self.0.note(span);
+    pub(crate) fn add_span(&self, span: &ExecutionSpan) {
+        self.0.add_span(span);
     }
 }
 

@@ -29,7 +29,7 @@ pub trait RequestObserver: Any + Send + Sync {
 
 impl fmt::Debug for dyn RequestObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Asker")
+        f.write_str("RequestObserver")
     }
 }
 
@@ -72,14 +72,15 @@ mod tests {
     use conch_sync::ClaimReason;
 
     use super::*;
-    use crate::execution::timer_thread::TimerThread;
     use crate::request::trace::{TraceSink, TracedTensor};
     use crate::testing::admit;
     use crate::testing::{Recorder, draft, input, model};
+    use crate::threads::timer_thread::TimerThread;
     use crate::{Code, RequestHandle, cancel};
     use crate::{Completion, Draft, ModelVersion, Timestamps};
 
-    const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+    const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ \
+                          { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
     /// Notes what it learns, in order.
     #[derive(Default)]
@@ -189,8 +190,8 @@ mod tests {
         let [delivery] = &deliveries[..] else {
             panic!("{deliveries:?}")
         };
-        let error = delivery.outcome.as_ref().unwrap().as_ref().unwrap_err();
-        assert_eq!((delivery.slot, delivery.is_final), (7, true));
+        let error = delivery.outcome().unwrap().as_ref().unwrap_err();
+        assert_eq!((delivery.slot(), delivery.is_final()), (7, true));
         assert_eq!(error.code, Code::Cancelled);
         assert_eq!(diary.read()[3..], ["RequestEnd", "released"]);
 

@@ -19,11 +19,10 @@ impl PendingResponses {
         outcome: Option<Result<Response, Error>>,
         is_final: bool,
     ) {
-        let delivery = Delivery {
-            slot: origin.slot,
-            outcome,
-            is_final,
-        };
+        self.push_delivery(origin, Delivery::new(origin.slot, outcome, is_final));
+    }
+
+    pub fn push_delivery(&mut self, origin: &RequestContext, delivery: Delivery) {
         self.waiting
             .push((Arc::clone(&origin.completion), delivery));
     }

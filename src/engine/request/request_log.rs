@@ -42,7 +42,7 @@ pub fn is_shown() -> bool {
 
 /// The request with this id changes its state.
 #[inline]
-pub fn note(id: &str, from: RequestState, to: RequestState) {
+pub fn log_change(id: &str, from: RequestState, to: RequestState) {
     if is_shown() {
         log::verbose!(
             1,
@@ -57,7 +57,7 @@ pub(crate) fn note_prepared(origin: &RequestContext, request: &Request) {
     if !is_shown() {
         return;
     }
-    note(
+    log_change(
         &origin.id,
         RequestState::Initialized,
         RequestState::Initialized,
@@ -65,7 +65,8 @@ pub(crate) fn note_prepared(origin: &RequestContext, request: &Request) {
     let model = &origin.model;
     log::verbose!(
         1,
-        "{}prepared: request id: {}, model: {}, actual version: {}, flags: 0x{:x}, correlation id: {}, batch size: {}, priority: {}, timeout (us): {}",
+        "{}prepared: request id: {}, model: {}, actual version: {}, flags: 0x{:x}, correlation id: \
+         {}, batch size: {}, priority: {}, timeout (us): {}",
         RequestIdPrefix(&origin.id),
         truncated(&origin.id),
         model.name,

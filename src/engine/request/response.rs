@@ -1,4 +1,6 @@
-//! The way back: responses, and the trait through which they reach whoever asked.
+//! The way back: responses, and the trait through which they reach the receiver.
+//!
+//! A response keeps its version: see [`crate::model::version`] for why they import one another.
 
 use crate::Output;
 use std::sync::Arc;
@@ -30,14 +32,70 @@ impl Response {
     }
 }
 
-/// What a completion receives: zero or one response, and whether it is the last.
+/// What a completion receives for the request with [`RequestContext::slot`] `slot`.
 #[derive(Debug)]
-pub struct Delivery {
-    /// [`RequestContext::slot`] of the request.
-    pub slot: u64,
-    /// `None`: flags only (a decoupled model that ends without a further response).
-    pub outcome: Option<Result<Response, Error>>,
-    pub is_final: bool,
+pub enum Delivery {
+    /// A response, or an error in its place; more may follow.
+    Partial {
+        slot: u64,
+        outcome: Result<Response, Error>,
+    },
+    /// The last response, or an error in its place.
+    Final {
+        slot: u64,
+        outcome: Result<Response, Error>,
+    },
+    /// The end without a further response, as decoupled models send it.
+    End { slot: u64 },
+    /// Flags without FINAL and without a response. Only callbacks of embedders see them.
+    Flags { slot: u64 },
+}
+
+impl Delivery {
+    /// `outcome` is none where only flags are sent.
+    pub fn new(slot: u64, outcome: Option<Result<Response, Error>>, is_final: bool) -> Delivery {
+        match (outcome, is_final) {
+            (Some(outcome), false) => Delivery::Partial { slot, outcome },
+            (Some(outcome), true) => Delivery::Final { slot, outcome },
+            (None, true) => Delivery::End { slot },
+            (None, false) => Delivery::Flags { slot },
+        }
+    }
+
+    pub fn slot(&self) -> u64 {
+        match self {
+            Delivery::Partial { slot, .. }
+            | Delivery::Final { slot, .. }
+            | Delivery::End { slot }
+            | Delivery::Flags { slot } => *slot,
+        }
+    }
+
+    /// Whether nothing follows for the request.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Delivery::Final { .. } | Delivery::End { .. })
+    }
+
+    pub fn outcome(&self) -> Option<&Result<Response, Error>> {
+        match self {
+            Delivery::Partial { outcome, .. } | Delivery::Final { outcome, .. } => Some(outcome),
+            Delivery::End { .. } | Delivery::Flags { .. } => None,
+        }
+    }
+
+    pub fn outcome_mut(&mut self) -> Option<&mut Result<Response, Error>> {
+        match self {
+            Delivery::Partial { outcome, .. } | Delivery::Final { outcome, .. } => Some(outcome),
+            Delivery::End { .. } | Delivery::Flags { .. } => None,
+        }
+    }
+
+    pub fn into_outcome(self) -> Option<Result<Response, Error>> {
+        match self {
+            Delivery::Partial { outcome, .. } | Delivery::Final { outcome, .. } => Some(outcome),
+            Delivery::End { .. } | Delivery::Flags { .. } => None,
+        }
+    }
 }
 
 /// Where responses go: a shard's mailbox, or an embedder's callback. Implemented outside the
@@ -50,12 +108,6 @@ pub trait Completion: Send + Sync {
 
     /// Makes the receiver look. Called once after one or more deliveries.
     fn wake(&self);
-}
-
-/// The turn of a request under preserve-ordering.
-pub(crate) trait ResponseTurn: Send + Sync {
-    /// Takes the next turn for the request, which is about to execute.
-    fn reserve(&self);
 }
 
 impl std::fmt::Debug for dyn Completion {

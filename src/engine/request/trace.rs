@@ -14,7 +14,7 @@ use conch_config::DataType;
 use conch_memory::ByteView;
 
 use crate::clock::monotonic_ns;
-use crate::request::tensor::Input;
+use crate::tensor::Input;
 
 /// A station of a request, numbered as in Triton's C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,10 +8,7 @@ use smallvec::smallvec;
 
 use crate::request::context::Request;
 use crate::request::correlation_id::CorrelationId;
-use crate::request::tensor::{Input, Shape};
-
-const START: u32 = 1;
-const END: u32 = 2;
+use crate::tensor::{Input, Shape};
 
 /// The control inputs of a model, made once.
 #[derive(Debug)]
@@ -53,7 +50,7 @@ impl ControlInputs {
     /// Adds them to a request of a sequence.
     pub(crate) fn attach(&self, request: &mut Request) {
         let flags = request.sequence_flags;
-        self.set(request, [flags & START != 0, flags & END != 0, true]);
+        self.set(request, [flags.is_start(), flags.is_end(), true]);
         if let Some(control) = &self.correlation_id {
             let bytes = id_bytes(&request.correlation_id, control.data_type);
             self.set_id(request, control, &bytes);

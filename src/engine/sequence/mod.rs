@@ -1,10 +1,9 @@
 //! The part of sequences in a request: tensors that tell the model where a sequence begins and
-//! ends, its implicit states, and the way back of requests that the scheduler waits for.
+//! ends and its implicit states, and the way back of requests that the scheduler waits for.
 
 pub mod controls;
 pub mod request_states;
 pub mod reschedule;
 pub mod sequence_inputs;
-pub mod states;
 
 pub use reschedule::reschedule;

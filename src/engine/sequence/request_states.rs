@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::Request;
-use crate::sequence::states::SequenceStates;
+use crate::model::states::SequenceStates;
 
 impl Request {
     /// Gives the request its sequence's states: their values as inputs, in place of its own of

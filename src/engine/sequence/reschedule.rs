@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::OwnedRequest;
 use crate::clock::monotonic_ns;
+use crate::{OwnedRequest, SequenceFlags};
 
 /// Gives a request of an iterative sequence back to its scheduler, to be run again. It neither
 /// starts nor ends its sequence then. False for one that no scheduler gave out, as it warms an
@@ -14,19 +14,19 @@ pub fn reschedule(mut live: OwnedRequest) -> bool {
         return false;
     };
     let core = return_guard.dismiss();
-    live.sequence_flags = 0;
+    live.sequence_flags = SequenceFlags::NONE;
     live.states = None;
     live.timestamps.queue_start_ns = monotonic_ns();
     let handle = live.requeue();
     let model = Arc::clone(&handle.shared().model);
-    model.executor.take_back(handle, core);
+    model.executor.reclaim(handle, core);
     true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execution::synthetic::null;
+    use crate::request::synthetic::null;
     use crate::testing::admit;
     use crate::testing::{Recorder, draft, input, model};
     use crate::{Completion, Timestamps};
@@ -34,7 +34,9 @@ mod tests {
     #[test]
     fn what_no_scheduler_gave_out_is_not_run_again() {
         let version = model(
-            "max_batch_size: 4 sequence_batching { iterative_sequence: true } input [ { name: 'a' data_type: TYPE_INT8 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ]",
+            "max_batch_size: 4 sequence_batching { iterative_sequence: true } input [ \
+             { name: 'a' data_type: TYPE_INT8 dims: [ 1 ] } ] output [ \
+             { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ]",
         );
         let completion: Arc<dyn Completion> = Arc::new(Recorder::default());
         let inputs = vec![input("a", conch_config::DataType::Int8, &[1, 1], &[&[7]])];

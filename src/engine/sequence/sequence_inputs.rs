@@ -8,14 +8,11 @@ use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 use conch_scheduler::SchedulerOutput;
 
-use crate::execution::synthetic::null;
+use crate::model::states::{InitialStates, SequenceStates};
 use crate::request::context::ReturnGuard;
+use crate::request::synthetic::null;
 use crate::sequence::controls::ControlInputs;
-use crate::sequence::states::{InitialStates, SequenceStates};
-use crate::{Batch, ModelVersion, OwnedRequest};
-
-const START: u32 = 1;
-const END: u32 = 2;
+use crate::{Batch, ModelVersion, OwnedRequest, SequenceFlags};
 
 /// Adds control inputs and states to the batches of one core.
 pub(crate) struct SequenceInputs {
@@ -125,14 +122,19 @@ impl SlotStates {
     }
 
     /// The states for a request with these flags in this slot.
-    fn of(&mut self, instance: usize, row: usize, flags: u32) -> Arc<Mutex<SequenceStates>> {
+    fn of(
+        &mut self,
+        instance: usize,
+        row: usize,
+        flags: SequenceFlags,
+    ) -> Arc<Mutex<SequenceStates>> {
         let slots = &mut self.slots[instance];
         if slots.len() <= row {
             slots.resize(row + 1, None);
         }
-        let kept = slots[row].take().filter(|_| flags & START == 0);
+        let kept = slots[row].take().filter(|_| !flags.is_start());
         let states = kept.unwrap_or_else(|| self.fresh());
-        if flags & END == 0 {
+        if !flags.is_end() {
             self.slots[instance][row] = Some(Arc::clone(&states));
         }
         states

@@ -2,7 +2,7 @@
 //! place.
 //!
 //! ```text
-//! register ──► named ──────────────── unregister ──► gone: nobody may enter, the memory is unmapped
+//! register ──► named ──────────────── unregister ──► gone: no use begins, it is unmapped
 //!                │ ▲                       │             ▲
 //!          enter ▼ │ leave                 ▼             │ the last one leaves
 //!              in use ── unregister ──► leaving ─────────┘
@@ -15,7 +15,6 @@
 //! shards. Requests find regions in a snapshot of the names, without a lock, and count themselves
 //! in and out. Unmapping may take long, so who leaves last hands the region to a thread for that.
 
-pub mod completion;
 pub mod region;
 pub mod regions;
 #[cfg(test)]

@@ -83,12 +83,14 @@ pub(super) fn check(region: &Region) -> Result<(), Error> {
     let name = &region.facts.name;
     if !region.facts.is_loss_told.swap(true, Ordering::Relaxed) {
         log::warning!(
-            "shared memory region '{name}' has lost its memory: the object was made shorter after it was registered, or the system has no \
-             room for it; requests that use it fail until it is registered anew"
+            "shared memory region '{name}' has lost its memory: the object was made shorter after \
+             it was registered, or the system has no room for it; requests that use it fail until \
+             it is registered anew"
         );
     }
     Err(Error::invalid(format!(
-        "the memory of shared memory region '{name}' is gone: it was made shorter after it was registered, or has no room; unregister the region and register it anew",
+        "the memory of shared memory region '{name}' is gone: it was made shorter after it was \
+         registered, or has no room; unregister the region and register it anew",
         name = truncated(&name)
     )))
 }

@@ -158,21 +158,27 @@ impl Regions {
                 log::verbose!(1, "cannot open the shared memory object '{key}': {error}");
                 unopened()
             }
-            MapError::Unusable => {
-                Error::internal(format!("Invalid shared memory region: '{key}'", key = truncated(&key)))
-            }
+            MapError::Unusable => Error::internal(format!(
+                "Invalid shared memory region: '{key}'",
+                key = truncated(&key)
+            )),
             MapError::Foreign(owner) => {
                 log::warning!(
-                    "refused to register shared memory: '{key}' belongs to user {owner}, and --shm-allowed-uids does not have that one"
+                    "refused to register shared memory: '{key}' belongs to user {owner}, and \
+                     --shm-allowed-uids does not have that one"
                 );
                 refused(&format!(
-                    "'{key}' belongs to a user whose memory the server does not take (see --shm-allowed-uids)"
+                    "'{key}' belongs to a user whose memory the server does not take (see \
+                     --shm-allowed-uids)"
                 ))
             }
             MapError::OutOfBounds => refused("invalid args"),
             MapError::Map(error) => {
                 log::verbose!(1, "cannot map the shared memory object '{key}': {error}");
-                refused(&format!("unable to process address space{}", reason(&error)))
+                refused(&format!(
+                    "unable to process address space{}",
+                    reason(&error)
+                ))
             }
             MapError::TooMany => too_many(),
         })?;
@@ -257,7 +263,8 @@ impl Regions {
         let is_system = self.status(name).is_ok();
         Err(Error::not_found(if is_system {
             format!(
-                "The region named '{name}' is registered as system shared memory, not CUDA shared memory",
+                "The region named '{name}' is registered as system shared memory, not CUDA shared \
+                 memory",
                 name = truncated(&name)
             )
         } else {
@@ -292,8 +299,11 @@ impl Regions {
         }
         let end = offset.checked_add(byte_size).ok_or_else(|| {
             Error::invalid(format!(
-                "Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value ({}) for region '{name}'",
-                u64::MAX, name = truncated(&name)))
+                "Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds \
+                 maximum value ({}) for region '{name}'",
+                u64::MAX,
+                name = truncated(&name)
+            ))
         })?;
         let outside = || {
             Error::invalid(format!(
@@ -362,7 +372,8 @@ fn check_key(name: &str, key: &str) -> Result<(), Error> {
     }
     if bare.starts_with(RESERVED_PREFIX) {
         return Err(Error::invalid(format!(
-            "cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix '{RESERVED_PREFIX}'",
+            "cannot register shared memory region '{name}' with key '{key}' as the key contains \
+             the reserved prefix '{RESERVED_PREFIX}'",
             name = truncated(&name),
             key = truncated(&key)
         )));

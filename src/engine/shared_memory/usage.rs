@@ -7,9 +7,9 @@ use conch_memory::ByteView;
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::request::tensor::Output;
 use crate::shared_memory::RegionWindow;
 use crate::shared_memory::region::{RegionUse, check};
+use crate::tensor::Output;
 
 /// The regions of one request, until its final response has left.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl RequestRegions {
     /// # Errors
     /// INVALID_ARG if the memory of a region is gone, which its inputs came from or its outputs
     /// went to.
-    pub(crate) fn land(&self, outputs: &mut [Output]) -> Result<(), Error> {
+    pub(crate) fn copy_outputs(&self, outputs: &mut [Output]) -> Result<(), Error> {
         let held = self.lock();
         for output in outputs {
             if !output.data.is_shared() {
@@ -119,6 +119,7 @@ impl RequestRegions {
 
 fn too_small(name: &str, have: usize, need: usize) -> Error {
     Error::internal(format!(
-        "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes to hold the results"
+        "shared memory size specified with the request for output '{name}' ({have} bytes) should \
+         be at least {need} bytes to hold the results"
     ))
 }

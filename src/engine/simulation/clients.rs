@@ -54,7 +54,8 @@ impl Simulation {
             .map(|is_iterative| member(&mut self.random, &mut version.begun, is_iterative, number));
         self.trace.tell(self.now_ns, || {
             format!(
-                "{number} arrives at {index}: {} rows, level {level}, timeout {} us, deadline {}, shape {:?}, {member:?}",
+                "{number} arrives at {index}: {} rows, level {level}, timeout {} us, deadline {}, \
+                 shape {:?}, {member:?}",
                 facts.batch_count,
                 facts.timeout_us,
                 facts.deadline_ns / 1_000,

@@ -92,7 +92,7 @@ impl Simulation {
         let expected = version.model.expire(self.now_ns);
         self.trace.tell(self.now_ns, || {
             format!(
-                "the timekeeper: {visit}, deadline {}",
+                "the timer thread: {visit}, deadline {}",
                 poll_state.deadline_ns / 1_000
             )
         });
@@ -139,7 +139,7 @@ impl Simulation {
         let version = &mut self.versions[index];
         let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
-        let poll_state = version.scheduler.look(self.now_ns, &mut visit.output);
+        let poll_state = version.scheduler.peek(self.now_ns, &mut visit.output);
         version.poll_state = poll_state;
         let expected = version.model.look(self.now_ns);
         self.trace.tell(self.now_ns, || {

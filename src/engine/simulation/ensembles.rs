@@ -332,13 +332,13 @@ impl EnsembleSimulation {
     /// Answers come before the end, the end comes once, and what is answered is what the steps
     /// make.
     fn note(&mut self, delivery: Delivery) -> RuleResult {
-        let number = usize::try_from(delivery.slot).unwrap();
+        let number = usize::try_from(delivery.slot()).unwrap();
         let request = &mut self.requests[number];
         if request.is_final {
             return Err(format!("{number} has a response after its last"));
         }
-        request.is_final = delivery.is_final;
-        match delivery.outcome {
+        request.is_final = delivery.is_final();
+        match delivery.into_outcome() {
             None => {}
             Some(Err(error)) => request.error = Some(error),
             Some(Ok(response)) => {
@@ -397,7 +397,8 @@ impl EnsembleSimulation {
         };
         is_just.then_some(()).ok_or_else(|| {
             format!(
-                "{number} ends with {count} answers and {:?}, of {expected_count}; {:?}, cancelled: {}, gap: {}",
+                "{number} ends with {count} answers and {:?}, of {expected_count}; {:?}, \
+                 cancelled: {}, gap: {}",
                 request.error, request.faults, request.is_cancelled, request.has_gap
             )
         })

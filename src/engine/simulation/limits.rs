@@ -191,9 +191,9 @@ impl ReferenceLimits {
         from: ReferenceState,
         to: ReferenceState,
     ) -> Result<(), RuleViolation> {
-        let instance = self.instances.get_mut(&id).ok_or("no such seat")?;
+        let instance = self.instances.get_mut(&id).ok_or("no such slot")?;
         if instance.state != from {
-            return Err(format!("seat {id} is {:?}, not {from:?}", instance.state));
+            return Err(format!("slot {id} is {:?}, not {from:?}", instance.state));
         }
         instance.state = to;
         Ok(())
@@ -222,7 +222,7 @@ impl ReferenceLimits {
         for id in granted {
             let instance = self.instances.get_mut(id).ok_or("nobody gets a turn")?;
             if !matches!(instance.state, ReferenceState::Waiting { .. }) {
-                return Err(format!("seat {id} gets a turn while {:?}", instance.state));
+                return Err(format!("slot {id} gets a turn while {:?}", instance.state));
             }
             instance.state = ReferenceState::Running;
             turns.push((instance.version, instance.core));
@@ -285,12 +285,19 @@ impl ReferenceLimits {
                 .iter()
                 .all(|(need, count)| self.held(need) + count <= self.capacity(need));
             let gives_way = self.instances.values().any(|other| {
-                let passed = matches!(other.state, ReferenceState::Waiting { passed_count, .. } if passed_count >= OVERTAKEN_MAX);
-                passed && other.needs.keys().any(|need| instance.needs.contains_key(need))
+                let passed = match other.state {
+                    ReferenceState::Waiting { passed_count, .. } => passed_count >= OVERTAKEN_MAX,
+                    _ => false,
+                };
+                passed
+                    && other
+                        .needs
+                        .keys()
+                        .any(|need| instance.needs.contains_key(need))
             });
             if has_room && !gives_way {
                 return Err(format!(
-                    "seat {id} waits for {:?}, which is free",
+                    "slot {id} waits for {:?}, which is free",
                     instance.needs
                 ));
             }

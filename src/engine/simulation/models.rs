@@ -9,9 +9,9 @@ use conch_scheduler::testing::{EnsembleShape, Random};
 
 use crate::ensemble::Ensemble;
 use crate::execution::queue::ModelQueue;
-use crate::execution::timer_thread::TimerThread;
 use crate::model::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
 use crate::testing::{config, parts};
+use crate::threads::timer_thread::TimerThread;
 use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response, VersionParts};
 
 pub(super) struct Models {

@@ -38,11 +38,7 @@ impl EntryKind for SimulatedRequest {
 impl SimulatedRequest {
     /// Sends one response, or the end alone.
     pub(super) fn deliver(&self, is_final: bool) {
-        let delivery = Delivery {
-            slot: self.number as u64,
-            outcome: None,
-            is_final,
-        };
+        let delivery = Delivery::new(self.number as u64, None, is_final);
         match &self.turn {
             Some(turn) => turn.deliver(delivery),
             None => self.receiver.deliver(delivery),
@@ -62,8 +58,8 @@ impl RecordingCompletion {
 
 impl Completion for RecordingCompletion {
     fn deliver(&self, delivery: Delivery) {
-        let number = usize::try_from(delivery.slot).unwrap();
-        self.0.lock().unwrap().push((number, delivery.is_final));
+        let number = usize::try_from(delivery.slot()).unwrap();
+        self.0.lock().unwrap().push((number, delivery.is_final()));
     }
 
     fn wake(&self) {}

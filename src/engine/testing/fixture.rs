@@ -8,10 +8,10 @@ use conch_memory::ByteView;
 
 use crate::execution::cores::{InstancePlan, instance_counts};
 use crate::execution::queue::ModelQueue;
-use crate::execution::refusal::stopping;
-use crate::execution::timer_thread::TimerThread;
 use crate::model::labels::Labels;
 use crate::request::context::{Executor, SubmitRefusal};
+use crate::request::refusal::stopping;
+use crate::threads::timer_thread::TimerThread;
 use crate::{
     BatchStrategy, Completion, Delivery, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
     RequestHandle, Timestamps, VersionParts, admission,
@@ -107,7 +107,7 @@ impl Recorder {
     /// Waits until `count` deliveries were made and takes them, in order of their slots.
     pub fn wait(&self, count: usize) -> Vec<Delivery> {
         let mut deliveries = self.wait_in_order(count);
-        deliveries.sort_by_key(|delivery| delivery.slot);
+        deliveries.sort_by_key(|delivery| delivery.slot());
         deliveries
     }
 

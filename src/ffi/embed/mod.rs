@@ -18,8 +18,8 @@
 //! which waits for them.
 
 mod allocator;
-mod asked;
 mod callbacks;
+mod embedded_request;
 mod options;
 mod placement;
 mod request;
@@ -28,8 +28,8 @@ mod start;
 mod trace;
 
 pub(crate) use allocator::AllocatorFunctions;
-pub(crate) use asked::{EmbeddedRequest, InputExtra};
 pub(crate) use callbacks::EmbedderCallback;
+pub(crate) use embedded_request::{EmbeddedRequest, InputExtra};
 pub(crate) use options::ServerOptions;
 pub(crate) use placement::{PlacedBuffer, RequestAllocator};
 pub(crate) use request::{CorrelationText, InferenceRequest, MemoryChunk};

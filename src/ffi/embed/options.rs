@@ -63,7 +63,8 @@ impl ServerOptions {
             ("", "summary_latencies" | "histogram_latencies") => {
                 if parse_bool(value)? {
                     return Err(Error::unsupported(format!(
-                        "{setting}={value} of the metrics configuration is not served by this version"
+                        "{setting}={value} of the metrics configuration is not served by this \
+                         version"
                     )));
                 }
             }

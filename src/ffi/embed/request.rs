@@ -12,19 +12,19 @@ use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
 use conch_control::Server;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::execution::timer_thread::TimerThread;
 use conch_engine::request::messages::RequestIdPrefix;
 use conch_engine::request::trace::Trace;
+use conch_engine::threads::timer_thread::TimerThread;
 use conch_engine::{
     Code, Completion, CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter,
-    ParameterValue, RequestHandle, RequestObserver, RequestTarget, Shape, Timestamps,
-    WeakRequestHandle,
+    ParameterValue, RequestHandle, RequestObserver, RequestTarget, SequenceFlags, Shape,
+    Timestamps, WeakRequestHandle,
 };
 use conch_memory::{ByteView, MemoryPlace};
 use smallvec::SmallVec;
 
-use super::asked::{EmbeddedRequest, InputExtra, RequestAddress};
 use super::callbacks::EmbedderCallback;
+use super::embedded_request::{EmbeddedRequest, InputExtra, RequestAddress};
 use super::placement::RequestAllocator;
 use super::trace::CarriedTrace;
 use crate::boundary::{HandleTag, handles};
@@ -68,7 +68,7 @@ pub(crate) enum CorrelationText {
 
 /// One inference of a request.
 struct RequestRun {
-    asked: Weak<EmbeddedRequest>,
+    embedded: Weak<EmbeddedRequest>,
     handle: WeakRequestHandle,
     timer_thread: Arc<TimerThread>,
     is_cancelled: AtomicBool,
@@ -296,7 +296,8 @@ impl InferenceRequest {
     pub(crate) fn cancel(&self) -> Result<(), Error> {
         let run = self.last_run().ok_or_else(|| {
             Error::internal(
-                "It is not possible to cancel an inference request before calling TRITONSERVER_InferAsync.",
+                "It is not possible to cancel an inference request before calling \
+                 TRITONSERVER_InferAsync.",
             )
         })?;
         run.is_cancelled.store(true, Ordering::Relaxed);
@@ -313,7 +314,8 @@ impl InferenceRequest {
     pub(crate) fn is_cancelled(&self) -> Result<bool, Error> {
         let run = self.last_run().ok_or_else(|| {
             Error::internal(
-                "It is not possible to query cancellation status before calling TRITONSERVER_InferAsync.",
+                "It is not possible to query cancellation status before calling \
+                 TRITONSERVER_InferAsync.",
             )
         })?;
         Ok(run.is_cancelled.load(Ordering::Relaxed))
@@ -334,7 +336,7 @@ impl InferenceRequest {
         server: &Arc<Server>,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
     ) -> Result<Submission, Error> {
-        if let Some(run) = self.last_run().filter(|run| run.is_on_loan()) {
+        if let Some(run) = self.last_run().filter(|run| run.is_held_by_backend()) {
             return Err(Error::internal(format!(
                 "{}Invalid request state transition from {} to INITIALIZED",
                 RequestIdPrefix(&self.id.to_string_lossy()),
@@ -344,7 +346,7 @@ impl InferenceRequest {
         let release = self.release.ok_or_else(|| missing("release"))?;
         let (allocator, respond) = self.respond.clone().ok_or_else(|| missing("response"))?;
         // SAFETY: by this function's contract.
-        let carried = unsafe { CarriedTrace::take(trace) };
+        let carried = unsafe { CarriedTrace::carry(trace) };
         let id = self.id.to_string_lossy();
         let target = RequestTarget {
             model: &self.model,
@@ -352,7 +354,7 @@ impl InferenceRequest {
             id: &id,
             tenant: None,
             correlation_id: &self.sequence(),
-            sequence_flags: self.flags,
+            sequence_flags: SequenceFlags::from_bits(self.flags),
             keeps_kind: false,
         };
         let permit = server.engine().enter(target, None)?;
@@ -360,7 +362,7 @@ impl InferenceRequest {
         if let Some(carried) = &carried {
             carried.trace().begin(&model, &self.id);
         }
-        let asked = Arc::new(EmbeddedRequest {
+        let embedded = Arc::new(EmbeddedRequest {
             request: RequestAddress(address),
             release,
             respond,
@@ -380,9 +382,9 @@ impl InferenceRequest {
             request_start_ns: monotonic_ns(),
             ..Timestamps::default()
         };
-        let completion = Arc::clone(&asked) as Arc<dyn Completion>;
+        let completion = Arc::clone(&embedded) as Arc<dyn Completion>;
         let admitted = self
-            .draft(Arc::clone(&asked) as Arc<dyn RequestObserver>)
+            .draft(Arc::clone(&embedded) as Arc<dyn RequestObserver>)
             .and_then(|draft| {
                 conch_engine::admission::admit(permit, draft, &completion, 0, timestamps)
             });
@@ -390,13 +392,13 @@ impl InferenceRequest {
             Ok(handle) => handle,
             Err(error) => {
                 if let Some(carried) = carried.filter(|_| error.code != Code::Unavailable) {
-                    carried.give_back();
+                    carried.return_to_maker();
                 }
                 return Err(error);
             }
         };
         *self.run() = Some(Arc::new(RequestRun {
-            asked: Arc::downgrade(&asked),
+            embedded: Arc::downgrade(&embedded),
             handle: Arc::downgrade(&handle),
             timer_thread: Arc::clone(server.timer_thread()),
             is_cancelled: AtomicBool::new(false),
@@ -417,7 +419,7 @@ impl InferenceRequest {
         let mut draft = Draft {
             id: self.id.to_str().unwrap_or_default(),
             correlation_id: self.sequence(),
-            sequence_flags: self.flags,
+            sequence_flags: SequenceFlags::from_bits(self.flags),
             priority: self.priority,
             timeout_us: self.timeout_us,
             parameters: self.parameters.clone(),
@@ -496,7 +498,8 @@ impl InferenceRequest {
             .find(|spec| &*spec.name == name)
         {
             Some(spec) => self.invalid(&format!(
-                "inference input '{name}' data-type is '<invalid>', but model '{model}' expects '{}'",
+                "inference input '{name}' data-type is '<invalid>', but model '{model}' expects \
+                 '{}'",
                 spec.data_type.name()
             )),
             None => Error::invalid(format!(
@@ -508,9 +511,9 @@ impl InferenceRequest {
 
 impl RequestRun {
     /// The release callback has not been called.
-    fn is_on_loan(&self) -> bool {
-        let asked = self.asked.upgrade();
-        asked.is_some_and(|asked| !asked.is_released())
+    fn is_held_by_backend(&self) -> bool {
+        let embedded = self.embedded.upgrade();
+        embedded.is_some_and(|embedded| !embedded.is_released())
     }
 
     /// Upstream's word for how far it is.

@@ -209,7 +209,7 @@ impl CarriedTrace {
     ///
     /// # Safety
     /// `handle` is null or a live trace that belongs to nobody else.
-    pub(super) unsafe fn take(
+    pub(super) unsafe fn carry(
         handle: *mut abi::TRITONSERVER_InferenceTrace,
     ) -> Option<Arc<CarriedTrace>> {
         if handle.is_null() {
@@ -220,7 +220,7 @@ impl CarriedTrace {
             is_returned: AtomicBool::new(false),
         });
         if carried.trace().is_lent() {
-            carried.give_back();
+            carried.return_to_maker();
             return None;
         }
         Some(carried)
@@ -232,7 +232,7 @@ impl CarriedTrace {
     }
 
     /// Leaves the trace to its maker without a call.
-    pub(super) fn give_back(&self) {
+    pub(super) fn return_to_maker(&self) {
         self.is_returned.store(true, Ordering::Relaxed);
     }
 }
@@ -291,7 +291,7 @@ impl TraceSink for CarriedTrace {
         }
         let handle = into_handle(Box::new(child));
         // SAFETY: made just now, for this carrier alone; its maker frees it when it is released.
-        let carried = unsafe { CarriedTrace::take(handle) }?;
+        let carried = unsafe { CarriedTrace::carry(handle) }?;
         Some(Trace::new(carried))
     }
 

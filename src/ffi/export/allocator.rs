@@ -6,7 +6,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{HandleTag, borrow, delete, give, handles};
+use crate::boundary::{HandleTag, borrow, delete, handles, write_handle};
 use crate::embed::AllocatorFunctions;
 
 /// One allocator.
@@ -29,24 +29,32 @@ export! {
         start_fn: abi::TRITONSERVER_ResponseAllocatorStartFn_t,
     ) {
         if alloc_fn.is_none() || release_fn.is_none() {
-            return Err(Error::invalid("a response allocator needs functions to allocate and to release"));
+            return Err(Error::invalid(
+                "a response allocator needs functions to allocate and to release",
+            ));
         }
-        give(allocator, Box::new(ResponseAllocator {
-            tag: HandleTag::new(),
-            functions: Arc::new(AllocatorFunctions {
-                allocate: alloc_fn,
-                release: release_fn,
-                start: start_fn,
-                ..AllocatorFunctions::default()
+        write_handle(
+            allocator,
+            Box::new(ResponseAllocator {
+                tag: HandleTag::new(),
+                functions: Arc::new(AllocatorFunctions {
+                    allocate: alloc_fn,
+                    release: release_fn,
+                    start: start_fn,
+                    ..AllocatorFunctions::default()
+                }),
             }),
-        }))
+        )
     }
 
     fn TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
         allocator: *mut abi::TRITONSERVER_ResponseAllocator,
         buffer_attributes_fn: abi::TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
     ) {
-        borrow(allocator)?.functions.buffer_attributes.set(buffer_attributes_fn);
+        borrow(allocator)?
+            .functions
+            .buffer_attributes
+            .set(buffer_attributes_fn);
         Ok(())
     }
 

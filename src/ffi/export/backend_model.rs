@@ -8,7 +8,7 @@ use conch_engine::Error;
 
 use super::backend_statistics::report_memory;
 use super::export;
-use crate::boundary::{as_handle, borrow, give, write};
+use crate::boundary::{as_handle, borrow, write, write_handle};
 use crate::objects::JsonMessage;
 
 /// The only version of the configuration's JSON form.
@@ -21,7 +21,8 @@ pub(super) fn check_document_version(version: u32) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "model configuration version {version} not supported, supported versions are: {CONFIG_VERSION}"
+        "model configuration version {version} not supported, supported versions are: \
+         {CONFIG_VERSION}"
     )))
 }
 
@@ -41,11 +42,16 @@ export! {
 
     fn TRITONBACKEND_ModelVersion(model: *mut abi::TRITONBACKEND_Model, version: *mut u64) {
         let number = borrow(model)?.version();
-        write(version, u64::try_from(number).map_err(|_| Error::internal("model versions are never negative"))?)
+        write(
+            version,
+            u64::try_from(number)
+                .map_err(|_| Error::internal("model versions are never negative"))?,
+        )
     }
 
     fn TRITONBACKEND_ModelRepository(
-        model: *mut abi::TRITONBACKEND_Model, artifact_type: *mut abi::TRITONBACKEND_ArtifactType,
+        model: *mut abi::TRITONBACKEND_Model,
+        artifact_type: *mut abi::TRITONBACKEND_ArtifactType,
         location: *mut *const c_char,
     ) {
         write(artifact_type, abi::TRITONBACKEND_ARTIFACT_FILESYSTEM)?;
@@ -53,32 +59,41 @@ export! {
     }
 
     fn TRITONBACKEND_ModelConfig(
-        model: *mut abi::TRITONBACKEND_Model, config_version: u32, model_config: *mut *mut abi::TRITONSERVER_Message,
+        model: *mut abi::TRITONBACKEND_Model,
+        config_version: u32,
+        model_config: *mut *mut abi::TRITONSERVER_Message,
     ) {
         check_config_version(config_version)?;
         let json = conch_config::to_json(&borrow(model)?.current_config().message);
-        give(model_config, Box::new(JsonMessage::new(json)))
+        write_handle(model_config, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONBACKEND_ModelAutoCompleteConfig(
-        model: *mut abi::TRITONBACKEND_Model, auto_complete_config: *mut bool,
+        model: *mut abi::TRITONBACKEND_Model,
+        auto_complete_config: *mut bool,
     ) {
         write(auto_complete_config, borrow(model)?.may_complete())
     }
 
     fn TRITONBACKEND_ModelSetConfig(
-        model: *mut abi::TRITONBACKEND_Model, config_version: u32, model_config: *mut abi::TRITONSERVER_Message,
+        model: *mut abi::TRITONBACKEND_Model,
+        config_version: u32,
+        model_config: *mut abi::TRITONSERVER_Message,
     ) {
         check_config_version(config_version)?;
         borrow(model)?.propose_config(borrow(model_config)?.as_str()?)
     }
 
-    fn TRITONBACKEND_ModelServer(model: *mut abi::TRITONBACKEND_Model, server: *mut *mut abi::TRITONSERVER_Server) {
+    fn TRITONBACKEND_ModelServer(
+        model: *mut abi::TRITONBACKEND_Model,
+        server: *mut *mut abi::TRITONSERVER_Server,
+    ) {
         write(server, as_handle(&**borrow(model)?.server()))
     }
 
     fn TRITONBACKEND_ModelBackend(
-        model: *mut abi::TRITONBACKEND_Model, backend: *mut *mut abi::TRITONBACKEND_Backend,
+        model: *mut abi::TRITONBACKEND_Model,
+        backend: *mut *mut abi::TRITONBACKEND_Backend,
     ) {
         write(backend, as_handle(&**borrow(model)?.backend()))
     }
@@ -93,7 +108,9 @@ export! {
     }
 
     fn TRITONBACKEND_ModelReportMemoryUsage(
-        model: *mut abi::TRITONBACKEND_Model, usage: *mut *mut abi::TRITONSERVER_BufferAttributes, usage_size: u32,
+        model: *mut abi::TRITONBACKEND_Model,
+        usage: *mut *mut abi::TRITONSERVER_BufferAttributes,
+        usage_size: u32,
     ) {
         report_memory(borrow(model)?, 0, usage, usage_size)
     }

@@ -37,7 +37,10 @@ export! {
         write(id, borrow(request)?.id()?)
     }
 
-    fn TRITONBACKEND_RequestIsCancelled(request: *mut abi::TRITONBACKEND_Request, is_cancelled: *mut bool) {
+    fn TRITONBACKEND_RequestIsCancelled(
+        request: *mut abi::TRITONBACKEND_Request,
+        is_cancelled: *mut bool,
+    ) {
         write(is_cancelled, borrow(request)?.is_cancelled()?)
     }
 
@@ -45,39 +48,61 @@ export! {
         let request = borrow(request)?;
         match request.request()?.correlation_id {
             CorrelationId::Unsigned(number) => write(id, number),
-            CorrelationId::Text(_) => {
-                Err(Error::invalid(format!("{}correlation ID in request is not an unsigned int", prefix(request))))
-            }
+            CorrelationId::Text(_) => Err(Error::invalid(format!(
+                "{}correlation ID in request is not an unsigned int",
+                prefix(request)
+            ))),
         }
     }
 
-    fn TRITONBACKEND_RequestCorrelationIdString(request: *mut abi::TRITONBACKEND_Request, id: *mut *const c_char) {
+    fn TRITONBACKEND_RequestCorrelationIdString(
+        request: *mut abi::TRITONBACKEND_Request,
+        id: *mut *const c_char,
+    ) {
         let request = borrow(request)?;
         match request.correlation_text()? {
             Some(address) => write(id, address),
-            None => Err(Error::invalid(format!("{}correlation ID in request is not a string", prefix(request)))),
+            None => Err(Error::invalid(format!(
+                "{}correlation ID in request is not a string",
+                prefix(request)
+            ))),
         }
     }
 
     fn TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
-        request: *mut abi::TRITONBACKEND_Request, timeout: *mut u64,
+        request: *mut abi::TRITONBACKEND_Request,
+        timeout: *mut u64,
     ) {
         write(timeout, borrow(request)?.request()?.timeout_us)
     }
 
     fn TRITONBACKEND_RequestFlags(request: *mut abi::TRITONBACKEND_Request, flags: *mut u32) {
-        write(flags, borrow(request)?.request()?.sequence_flags)
+        write(flags, borrow(request)?.request()?.sequence_flags.bits())
     }
 
-    fn TRITONBACKEND_RequestParameterCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
-        write(count, super::count(borrow(request)?.request()?.parameters.len())?)
+    fn TRITONBACKEND_RequestParameterCount(
+        request: *mut abi::TRITONBACKEND_Request,
+        count: *mut u32,
+    ) {
+        write(
+            count,
+            super::count(borrow(request)?.request()?.parameters.len())?,
+        )
     }
 
     fn TRITONBACKEND_RequestParameter(
-        request: *mut abi::TRITONBACKEND_Request, index: u32, key: *mut *const c_char,
-        kind: *mut abi::TRITONSERVER_ParameterType, vvalue: *mut *const c_void,
+        request: *mut abi::TRITONBACKEND_Request,
+        index: u32,
+        key: *mut *const c_char,
+        kind: *mut abi::TRITONSERVER_ParameterType,
+        vvalue: *mut *const c_void,
     ) {
-        write_parameter(borrow(request)?.parameters()?, "request", index, (key, kind, vvalue))
+        write_parameter(
+            borrow(request)?.parameters()?,
+            "request",
+            index,
+            (key, kind, vvalue),
+        )
     }
 
     fn TRITONBACKEND_RequestInputCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
@@ -85,25 +110,39 @@ export! {
     }
 
     fn TRITONBACKEND_RequestInputName(
-        request: *mut abi::TRITONBACKEND_Request, index: u32, input_name: *mut *const c_char,
+        request: *mut abi::TRITONBACKEND_Request,
+        index: u32,
+        input_name: *mut *const c_char,
     ) {
         write(input_name, std::ptr::null())?;
         write(input_name, input_at(borrow(request)?, index)?.name())
     }
 
     fn TRITONBACKEND_RequestInput(
-        request: *mut abi::TRITONBACKEND_Request, name: *const c_char, input: *mut *mut abi::TRITONBACKEND_Input,
+        request: *mut abi::TRITONBACKEND_Request,
+        name: *const c_char,
+        input: *mut *mut abi::TRITONBACKEND_Input,
     ) {
         write(input, std::ptr::null_mut())?;
         let request = borrow(request)?;
         let name = text(name, "name")?;
-        let found = request.inputs().iter().find(|input| &*input.input().name == name);
-        let found = found.ok_or_else(|| Error::invalid(format!("{}unknown request input name {name}", prefix(request))))?;
+        let found = request
+            .inputs()
+            .iter()
+            .find(|input| &*input.input().name == name);
+        let found = found.ok_or_else(|| {
+            Error::invalid(format!(
+                "{}unknown request input name {name}",
+                prefix(request)
+            ))
+        })?;
         write(input, as_handle(found))
     }
 
     fn TRITONBACKEND_RequestInputByIndex(
-        request: *mut abi::TRITONBACKEND_Request, index: u32, input: *mut *mut abi::TRITONBACKEND_Input,
+        request: *mut abi::TRITONBACKEND_Request,
+        index: u32,
+        input: *mut *mut abi::TRITONBACKEND_Input,
     ) {
         write(input, as_handle(input_at(borrow(request)?, index)?))
     }
@@ -121,7 +160,9 @@ export! {
     }
 
     fn TRITONBACKEND_RequestOutputName(
-        request: *mut abi::TRITONBACKEND_Request, index: u32, output_name: *mut *const c_char,
+        request: *mut abi::TRITONBACKEND_Request,
+        index: u32,
+        output_name: *mut *const c_char,
     ) {
         write(output_name, std::ptr::null())?;
         let handle = borrow(request)?;
@@ -132,9 +173,17 @@ export! {
         let (count, output) = if request.is_null {
             (0, None)
         } else if requested.is_empty() {
-            (facts.output_count(), position.and_then(|rank| facts.output_at_rank(rank)))
+            (
+                facts.output_count(),
+                position.and_then(|rank| facts.output_at_rank(rank)),
+            )
         } else {
-            (requested.len(), position.and_then(|position| requested.get(position)).map(|output| usize::from(*output)))
+            (
+                requested.len(),
+                position
+                    .and_then(|position| requested.get(position))
+                    .map(|output| usize::from(*output)),
+            )
         };
         let name = output.and_then(|output| facts.output_name(output));
         let name = name.ok_or_else(|| out_of_bounds(handle, index, count, "requested outputs"))?;
@@ -142,15 +191,23 @@ export! {
     }
 
     fn TRITONBACKEND_RequestOutputBufferProperties(
-        request: *mut abi::TRITONBACKEND_Request, name: *const c_char, byte_size: *mut usize,
-        memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
+        request: *mut abi::TRITONBACKEND_Request,
+        name: *const c_char,
+        byte_size: *mut usize,
+        memory_type: *mut abi::TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
     ) {
         let request = borrow(request)?;
         request.request()?;
-        if let Some(asked) = request.asked() {
-            let answer = asked.allocator().query(name, byte_size, memory_type, memory_type_id);
+        if let Some(embedded) = request.embedded() {
+            let answer = embedded
+                .allocator()
+                .query(name, byte_size, memory_type, memory_type_id);
             return answer.unwrap_or_else(|| {
-                Err(Error::unavailable(format!("{}Output properties are not available", prefix(request))))
+                Err(Error::unavailable(format!(
+                    "{}Output properties are not available",
+                    prefix(request)
+                )))
             });
         }
         // As upstream's frontends: all buffers lie in host memory, and the size that the backend
@@ -167,7 +224,8 @@ export! {
             borrowed.reschedule()?;
         } else {
             return Err(Error::invalid(
-                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a flag.",
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model \
+                 is not configured to handle such a flag.",
             ));
         }
         // The backend's own reference, made when it got the handle; the first release alone gets
@@ -177,7 +235,8 @@ export! {
     }
 
     fn TRITONBACKEND_RequestTrace(
-        request: *mut abi::TRITONBACKEND_Request, trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
+        request: *mut abi::TRITONBACKEND_Request,
+        trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
     ) {
         let request = borrow(request)?;
         request.request()?;

@@ -10,12 +10,18 @@ use crate::boundary::{as_handle, borrow, slice, text, write, write_optional};
 
 export! {
     fn TRITONBACKEND_StateNew(
-        state: *mut *mut abi::TRITONBACKEND_State, request: *mut abi::TRITONBACKEND_Request, name: *const c_char,
-        datatype: abi::TRITONSERVER_DataType, shape: *const i64, dims_count: u32,
+        state: *mut *mut abi::TRITONBACKEND_State,
+        request: *mut abi::TRITONBACKEND_Request,
+        name: *const c_char,
+        datatype: abi::TRITONSERVER_DataType,
+        shape: *const i64,
+        dims_count: u32,
     ) {
         write(state, std::ptr::null_mut())?;
-        let count = usize::try_from(dims_count).map_err(|_| Error::invalid("too many dimensions"))?;
-        let made = borrow(request)?.state(text(name, "name")?, datatype, slice(shape, count, "shape")?)?;
+        let count =
+            usize::try_from(dims_count).map_err(|_| Error::invalid("too many dimensions"))?;
+        let made =
+            borrow(request)?.state(text(name, "name")?, datatype, slice(shape, count, "shape")?)?;
         write(state, made)
     }
 
@@ -24,8 +30,11 @@ export! {
     }
 
     fn TRITONBACKEND_StateBuffer(
-        state: *mut abi::TRITONBACKEND_State, buffer: *mut *mut c_void, buffer_byte_size: u64,
-        memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
+        state: *mut abi::TRITONBACKEND_State,
+        buffer: *mut *mut c_void,
+        buffer_byte_size: u64,
+        memory_type: *mut abi::TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
     ) {
         write(buffer, std::ptr::null_mut())?;
         let address = borrow(state)?.buffer(buffer_byte_size)?;
@@ -36,7 +45,8 @@ export! {
     }
 
     fn TRITONBACKEND_StateBufferAttributes(
-        state: *mut abi::TRITONBACKEND_State, buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes,
+        state: *mut abi::TRITONBACKEND_State,
+        buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes,
     ) {
         write(buffer_attributes, as_handle(borrow(state)?.attributes()))
     }

@@ -8,12 +8,13 @@ use conch_engine::request::trace::TraceActivity;
 use conch_engine::{Error, ModelVersion};
 
 use super::export;
-use crate::boundary::{HandleTag, borrow, borrow_mut, delete, give, handles, slice};
+use crate::boundary::{HandleTag, borrow, borrow_mut, delete, handles, slice, write_handle};
 use crate::host::{BackendRequest, LoadedModel};
 use crate::objects::kind_of;
 
 handles! {
-    TRITONBACKEND_ModelInstanceResponseStatistics => BackendResponseStatistics, "response statistics", tagged;
+    TRITONBACKEND_ModelInstanceResponseStatistics
+        => BackendResponseStatistics, "response statistics", tagged;
 }
 
 /// What a backend collects about one response before it reports it. Times are monotonic ns.
@@ -81,7 +82,8 @@ pub(super) unsafe fn report_memory(
 
 export! {
     fn TRITONBACKEND_ModelInstanceReportMemoryUsage(
-        instance: *mut abi::TRITONBACKEND_ModelInstance, usage: *mut *mut abi::TRITONSERVER_BufferAttributes,
+        instance: *mut abi::TRITONBACKEND_ModelInstance,
+        usage: *mut *mut abi::TRITONSERVER_BufferAttributes,
         usage_size: u32,
     ) {
         let instance = borrow(instance)?;
@@ -89,8 +91,13 @@ export! {
     }
 
     fn TRITONBACKEND_ModelInstanceReportStatistics(
-        instance: *mut abi::TRITONBACKEND_ModelInstance, request: *mut abi::TRITONBACKEND_Request, success: bool,
-        exec_start_ns: u64, compute_start_ns: u64, compute_end_ns: u64, exec_end_ns: u64,
+        instance: *mut abi::TRITONBACKEND_ModelInstance,
+        request: *mut abi::TRITONBACKEND_Request,
+        success: bool,
+        exec_start_ns: u64,
+        compute_start_ns: u64,
+        compute_end_ns: u64,
+        exec_end_ns: u64,
     ) {
         borrow(instance)?;
         let request = borrow(request)?;
@@ -99,7 +106,12 @@ export! {
             request.mark_reported();
             return Ok(());
         }
-        let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
+        let span = ExecutionSpan {
+            exec_start_ns,
+            compute_start_ns,
+            compute_end_ns,
+            exec_end_ns,
+        };
         executed.report_execution(&request.origin()?.model, success, &span);
         if let Some(trace) = request.trace() {
             trace.reach(TraceActivity::ComputeStart, exec_start_ns);
@@ -112,10 +124,19 @@ export! {
     }
 
     fn TRITONBACKEND_ModelInstanceReportBatchStatistics(
-        instance: *mut abi::TRITONBACKEND_ModelInstance, batch_size: u64, exec_start_ns: u64, compute_start_ns: u64,
-        compute_end_ns: u64, exec_end_ns: u64,
+        instance: *mut abi::TRITONBACKEND_ModelInstance,
+        batch_size: u64,
+        exec_start_ns: u64,
+        compute_start_ns: u64,
+        compute_end_ns: u64,
+        exec_end_ns: u64,
     ) {
-        let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
+        let span = ExecutionSpan {
+            exec_start_ns,
+            compute_start_ns,
+            compute_end_ns,
+            exec_end_ns,
+        };
         if let Some(version) = borrow(instance)?.model().registered() {
             version.statistics.report_batch(batch_size, &span);
         }
@@ -125,7 +146,10 @@ export! {
     fn TRITONBACKEND_ModelInstanceResponseStatisticsNew(
         response_statistics: *mut *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
     ) {
-        give(response_statistics, Box::<BackendResponseStatistics>::default())
+        write_handle(
+            response_statistics,
+            Box::<BackendResponseStatistics>::default(),
+        )
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsDelete(
@@ -146,26 +170,30 @@ export! {
         response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
         response_factory: *mut abi::TRITONBACKEND_ResponseFactory,
     ) {
-        borrow_mut(response_statistics)?.request = Some(Arc::clone(borrow(response_factory)?.sender.request()));
+        borrow_mut(response_statistics)?.request =
+            Some(Arc::clone(borrow(response_factory)?.sender.request()));
         Ok(())
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(
-        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics, response_start: u64,
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+        response_start: u64,
     ) {
         borrow_mut(response_statistics)?.start_ns = response_start;
         Ok(())
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(
-        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics, compute_output_start: u64,
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+        compute_output_start: u64,
     ) {
         borrow_mut(response_statistics)?.output_start_ns = compute_output_start;
         Ok(())
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(
-        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics, response_end: u64,
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+        response_end: u64,
     ) {
         borrow_mut(response_statistics)?.end_ns = response_end;
         Ok(())
@@ -175,7 +203,11 @@ export! {
         response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
         error: *mut abi::TRITONSERVER_Error,
     ) {
-        let code = if error.is_null() { None } else { Some(borrow(error)?.code) };
+        let code = if error.is_null() {
+            None
+        } else {
+            Some(borrow(error)?.code)
+        };
         borrow_mut(response_statistics)?.error = code;
         Ok(())
     }
@@ -185,8 +217,17 @@ export! {
     ) {
         let statistics = borrow(response_statistics)?;
         let missing = |part: &str| Error::invalid(format!("response statistics have no {part}"));
-        let version = statistics.version.as_ref().ok_or_else(|| missing("model instance"))?;
-        let request = statistics.request.as_ref().ok_or_else(|| missing("response factory"))?;
-        version.statistics.report_response(request.next_response_index(), statistics.report()).map_err(Error::internal)
+        let version = statistics
+            .version
+            .as_ref()
+            .ok_or_else(|| missing("model instance"))?;
+        let request = statistics
+            .request
+            .as_ref()
+            .ok_or_else(|| missing("response factory"))?;
+        version
+            .statistics
+            .report_response(request.next_response_index(), statistics.report())
+            .map_err(Error::internal)
     }
 }

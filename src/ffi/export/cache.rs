@@ -35,12 +35,16 @@ fn any_null<A, B, C>(first: *const A, second: *const B, third: *const C) -> Resu
 }
 
 export! {
-    fn TRITONCACHE_CacheEntryBufferCount(entry: *mut abi::TRITONCACHE_CacheEntry, count: *mut usize) {
+    fn TRITONCACHE_CacheEntryBufferCount(
+        entry: *mut abi::TRITONCACHE_CacheEntry,
+        count: *mut usize,
+    ) {
         write(count, borrow(entry)?.len())
     }
 
     fn TRITONCACHE_CacheEntryAddBuffer(
-        entry: *mut abi::TRITONCACHE_CacheEntry, base: *mut c_void,
+        entry: *mut abi::TRITONCACHE_CacheEntry,
+        base: *mut c_void,
         buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes,
     ) {
         any_null(entry, base, buffer_attributes)?;
@@ -53,7 +57,9 @@ export! {
     }
 
     fn TRITONCACHE_CacheEntryGetBuffer(
-        entry: *mut abi::TRITONCACHE_CacheEntry, index: usize, base: *mut *mut c_void,
+        entry: *mut abi::TRITONCACHE_CacheEntry,
+        index: usize,
+        base: *mut *mut c_void,
         buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes,
     ) {
         any_null(entry, base, buffer_attributes)?;
@@ -64,7 +70,9 @@ export! {
     }
 
     fn TRITONCACHE_CacheEntrySetBuffer(
-        entry: *mut abi::TRITONCACHE_CacheEntry, index: usize, new_base: *mut c_void,
+        entry: *mut abi::TRITONCACHE_CacheEntry,
+        index: usize,
+        new_base: *mut c_void,
         buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes,
     ) {
         let byte_size = match buffer_attributes.is_null() {
@@ -74,7 +82,10 @@ export! {
         borrow(entry)?.set(index, new_base, byte_size)
     }
 
-    fn TRITONCACHE_Copy(allocator: *mut abi::TRITONCACHE_Allocator, entry: *mut abi::TRITONCACHE_CacheEntry) {
+    fn TRITONCACHE_Copy(
+        allocator: *mut abi::TRITONCACHE_Allocator,
+        entry: *mut abi::TRITONCACHE_CacheEntry,
+    ) {
         if allocator.is_null() || entry.is_null() {
             return Err(Error::invalid("allocator or entry was nullptr"));
         }

@@ -8,7 +8,7 @@ use conch_engine::Error;
 
 use super::export;
 use crate::boundary::{
-    HandleTag, borrow, borrow_mut, delete, give, handles, lossy_text, slice, text, write,
+    HandleTag, borrow, borrow_mut, delete, handles, lossy_text, slice, text, write, write_handle,
 };
 use crate::objects::NamedValue;
 
@@ -65,7 +65,8 @@ unsafe fn new_metric(
         let name = parameter.name.to_string_lossy().into_owned();
         let NamedValue::Text(value) = &parameter.value else {
             return Err(Error::invalid(format!(
-                "Parameter [{name}] must have a type of TRITONSERVER_PARAMETER_STRING to be added as a label."
+                "Parameter [{name}] must have a type of TRITONSERVER_PARAMETER_STRING to be added \
+                 as a label."
             )));
         };
         pairs.push((name, value.to_string_lossy().into_owned()));
@@ -73,7 +74,7 @@ unsafe fn new_metric(
     // SAFETY: live and writable by this function's contract.
     unsafe {
         let made = borrow(family)?.family.metric(&pairs, bounds)?;
-        give(
+        write_handle(
             metric,
             Box::new(MetricHandle {
                 tag: HandleTag::new(),
@@ -85,43 +86,60 @@ unsafe fn new_metric(
 
 export! {
     fn TRITONSERVER_MetricFamilyNew(
-        family: *mut *mut abi::TRITONSERVER_MetricFamily, kind: abi::TRITONSERVER_MetricKind,
-        name: *const c_char, description: *const c_char,
+        family: *mut *mut abi::TRITONSERVER_MetricFamily,
+        kind: abi::TRITONSERVER_MetricKind,
+        name: *const c_char,
+        description: *const c_char,
     ) {
         let kind = match kind {
             abi::TRITONSERVER_METRIC_KIND_COUNTER => FamilyKind::Counter,
             abi::TRITONSERVER_METRIC_KIND_GAUGE => FamilyKind::Gauge,
             abi::TRITONSERVER_METRIC_KIND_HISTOGRAM => FamilyKind::Histogram,
-            _ => return Err(Error::invalid("Unsupported kind passed to MetricFamily constructor.")),
+            _ => {
+                return Err(Error::invalid(
+                    "Unsupported kind passed to MetricFamily constructor.",
+                ));
+            }
         };
         let opened = Family::open(kind, text(name, "name")?, &lossy_text(description))?;
-        give(family, Box::new(FamilyHandle { tag: HandleTag::new(), family: opened }))
+        write_handle(
+            family,
+            Box::new(FamilyHandle {
+                tag: HandleTag::new(),
+                family: opened,
+            }),
+        )
     }
 
     fn TRITONSERVER_MetricFamilyDelete(family: *mut abi::TRITONSERVER_MetricFamily) {
         if !family.is_null() && borrow(family)?.family.metric_count() > 0 {
             // The caller keeps the handle.
             return Err(Error::internal(
-                "Must call MetricDelete on all dependent metrics before calling MetricFamilyDelete.",
+                "Must call MetricDelete on all dependent metrics before calling \
+                 MetricFamilyDelete.",
             ));
         }
         delete(family)
     }
 
     fn TRITONSERVER_GetMetricFamilyKind(
-        family: *mut abi::TRITONSERVER_MetricFamily, kind: *mut abi::TRITONSERVER_MetricKind,
+        family: *mut abi::TRITONSERVER_MetricFamily,
+        kind: *mut abi::TRITONSERVER_MetricKind,
     ) {
         write(kind, number_of(borrow(family)?.family.kind()))
     }
 
     fn TRITONSERVER_MetricArgsNew(args: *mut *mut abi::TRITONSERVER_MetricArgs) {
-        give(args, Box::<MetricArguments>::default())
+        write_handle(args, Box::<MetricArguments>::default())
     }
 
     fn TRITONSERVER_MetricArgsSetHistogram(
-        args: *mut abi::TRITONSERVER_MetricArgs, buckets: *const f64, buckets_count: u64,
+        args: *mut abi::TRITONSERVER_MetricArgs,
+        buckets: *const f64,
+        buckets_count: u64,
     ) {
-        let count = usize::try_from(buckets_count).map_err(|_| Error::invalid("too many buckets"))?;
+        let count =
+            usize::try_from(buckets_count).map_err(|_| Error::invalid("too many buckets"))?;
         borrow_mut(args)?.bounds = Some(slice(buckets, count, "buckets")?.to_vec());
         Ok(())
     }
@@ -131,15 +149,20 @@ export! {
     }
 
     fn TRITONSERVER_MetricNew(
-        metric: *mut *mut abi::TRITONSERVER_Metric, family: *mut abi::TRITONSERVER_MetricFamily,
-        labels: *mut *const abi::TRITONSERVER_Parameter, label_count: u64,
+        metric: *mut *mut abi::TRITONSERVER_Metric,
+        family: *mut abi::TRITONSERVER_MetricFamily,
+        labels: *mut *const abi::TRITONSERVER_Parameter,
+        label_count: u64,
     ) {
         new_metric(metric, family, labels, label_count, None)
     }
 
     fn TRITONSERVER_MetricNewWithArgs(
-        metric: *mut *mut abi::TRITONSERVER_Metric, family: *mut abi::TRITONSERVER_MetricFamily,
-        labels: *mut *const abi::TRITONSERVER_Parameter, label_count: u64, args: *const abi::TRITONSERVER_MetricArgs,
+        metric: *mut *mut abi::TRITONSERVER_Metric,
+        family: *mut abi::TRITONSERVER_MetricFamily,
+        labels: *mut *const abi::TRITONSERVER_Parameter,
+        label_count: u64,
+        args: *const abi::TRITONSERVER_MetricArgs,
     ) {
         let bounds = if args.is_null() {
             None
@@ -170,7 +193,10 @@ export! {
         borrow(metric)?.metric.observe(value)
     }
 
-    fn TRITONSERVER_GetMetricKind(metric: *mut abi::TRITONSERVER_Metric, kind: *mut abi::TRITONSERVER_MetricKind) {
+    fn TRITONSERVER_GetMetricKind(
+        metric: *mut abi::TRITONSERVER_Metric,
+        kind: *mut abi::TRITONSERVER_MetricKind,
+    ) {
         write(kind, number_of(borrow(metric)?.metric.kind()))
     }
 }

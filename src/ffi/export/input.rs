@@ -100,45 +100,105 @@ fn count(count: usize) -> Result<u32, Error> {
 
 export! {
     fn TRITONBACKEND_InputProperties(
-        input: *mut abi::TRITONBACKEND_Input, name: *mut *const c_char, datatype: *mut abi::TRITONSERVER_DataType,
-        shape: *mut *const i64, dims_count: *mut u32, byte_size: *mut u64, buffer_count: *mut u32,
+        input: *mut abi::TRITONBACKEND_Input,
+        name: *mut *const c_char,
+        datatype: *mut abi::TRITONSERVER_DataType,
+        shape: *mut *const i64,
+        dims_count: *mut u32,
+        byte_size: *mut u64,
+        buffer_count: *mut u32,
     ) {
-        properties(borrow(input)?, None, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
+        properties(
+            borrow(input)?,
+            None,
+            PropertyTargets {
+                name,
+                datatype,
+                shape,
+                dims_count,
+                byte_size,
+                buffer_count,
+            },
+        )
     }
 
     fn TRITONBACKEND_InputPropertiesForHostPolicy(
-        input: *mut abi::TRITONBACKEND_Input, host_policy_name: *const c_char, name: *mut *const c_char,
-        datatype: *mut abi::TRITONSERVER_DataType, shape: *mut *const i64, dims_count: *mut u32, byte_size: *mut u64,
+        input: *mut abi::TRITONBACKEND_Input,
+        host_policy_name: *const c_char,
+        name: *mut *const c_char,
+        datatype: *mut abi::TRITONSERVER_DataType,
+        shape: *mut *const i64,
+        dims_count: *mut u32,
+        byte_size: *mut u64,
         buffer_count: *mut u32,
     ) {
         let source = borrow(input)?;
         let policy = policy_chunks(source, host_policy_name)?;
-        properties(source, policy, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
+        properties(
+            source,
+            policy,
+            PropertyTargets {
+                name,
+                datatype,
+                shape,
+                dims_count,
+                byte_size,
+                buffer_count,
+            },
+        )
     }
 
     fn TRITONBACKEND_InputBuffer(
-        input: *mut abi::TRITONBACKEND_Input, index: u32, buffer: *mut *const c_void, buffer_byte_size: *mut u64,
-        memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
+        input: *mut abi::TRITONBACKEND_Input,
+        index: u32,
+        buffer: *mut *const c_void,
+        buffer_byte_size: *mut u64,
+        memory_type: *mut abi::TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
     ) {
-        buffer_at(&borrow(input)?.input().chunks, index, buffer, buffer_byte_size, memory_type, memory_type_id)
+        buffer_at(
+            &borrow(input)?.input().chunks,
+            index,
+            buffer,
+            buffer_byte_size,
+            memory_type,
+            memory_type_id,
+        )
     }
 
     fn TRITONBACKEND_InputBufferForHostPolicy(
-        input: *mut abi::TRITONBACKEND_Input, host_policy_name: *const c_char, index: u32, buffer: *mut *const c_void,
-        buffer_byte_size: *mut u64, memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
+        input: *mut abi::TRITONBACKEND_Input,
+        host_policy_name: *const c_char,
+        index: u32,
+        buffer: *mut *const c_void,
+        buffer_byte_size: *mut u64,
+        memory_type: *mut abi::TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
     ) {
         let source = borrow(input)?;
         let chunks = policy_chunks(source, host_policy_name)?.unwrap_or(&source.input().chunks);
-        buffer_at(chunks, index, buffer, buffer_byte_size, memory_type, memory_type_id)
+        buffer_at(
+            chunks,
+            index,
+            buffer,
+            buffer_byte_size,
+            memory_type,
+            memory_type_id,
+        )
     }
 
     fn TRITONBACKEND_InputBufferAttributes(
-        input: *mut abi::TRITONBACKEND_Input, index: u32, buffer: *mut *const c_void,
+        input: *mut abi::TRITONBACKEND_Input,
+        index: u32,
+        buffer: *mut *const c_void,
         buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes,
     ) {
         let source = borrow(input)?;
         let chunk = usize::try_from(index).ok().and_then(|index| {
-            Some((source.input().chunks.get(index)?.as_ptr(), as_handle(source.attributes().get(index)?)))
+            Some((
+                source.input().chunks.get(index)?.as_ptr(),
+                as_handle(source.attributes().get(index)?),
+            ))
         });
         let (address, attributes) = chunk.unwrap_or((std::ptr::null(), std::ptr::null_mut()));
         write(buffer, address.cast())?;

@@ -41,14 +41,22 @@ pub extern "C" fn TRITONSERVER_LogIsEnabled(level: abi::TRITONSERVER_LogLevel) -
 
 export! {
     fn TRITONSERVER_LogMessage(
-        level: abi::TRITONSERVER_LogLevel, filename: *const c_char, line: c_int, msg: *const c_char,
+        level: abi::TRITONSERVER_LogLevel,
+        filename: *const c_char,
+        line: c_int,
+        msg: *const c_char,
     ) {
         let Some(level) = level_of(level) else {
             return Err(Error::invalid(format!("unknown logging level '{level}'")));
         };
         if log::is_shown(level) {
             let line = u32::try_from(line).unwrap_or(0);
-            log::write(level, &lossy_text(filename), line, format_args!("{}", lossy_text(msg)));
+            log::write(
+                level,
+                &lossy_text(filename),
+                line,
+                format_args!("{}", lossy_text(msg)),
+            );
         }
         Ok(())
     }

@@ -27,14 +27,21 @@ handles! {
 
 export! {
     fn TRITONBACKEND_MemoryManagerAllocate(
-        manager: *mut abi::TRITONBACKEND_MemoryManager, buffer: *mut *mut c_void,
-        memory_type: abi::TRITONSERVER_MemoryType, memory_type_id: i64, byte_size: u64,
+        manager: *mut abi::TRITONBACKEND_MemoryManager,
+        buffer: *mut *mut c_void,
+        memory_type: abi::TRITONSERVER_MemoryType,
+        memory_type_id: i64,
+        byte_size: u64,
     ) {
         borrow(manager)?;
         let _ = memory_type_id;
         match kind_of(memory_type)? {
-            MemoryKind::Gpu => return Err(Error::unsupported("GPU memory allocation not supported")),
-            MemoryKind::CpuPinned => return Err(Error::unsupported("Pinned memory allocation not supported")),
+            MemoryKind::Gpu => {
+                return Err(Error::unsupported("GPU memory allocation not supported"));
+            }
+            MemoryKind::CpuPinned => {
+                return Err(Error::unsupported("Pinned memory allocation not supported"));
+            }
             MemoryKind::Cpu => {}
         }
         let refused = || Error::unavailable("CPU memory allocation failed");
@@ -48,14 +55,18 @@ export! {
     }
 
     fn TRITONBACKEND_MemoryManagerFree(
-        manager: *mut abi::TRITONBACKEND_MemoryManager, buffer: *mut c_void,
-        memory_type: abi::TRITONSERVER_MemoryType, memory_type_id: i64,
+        manager: *mut abi::TRITONBACKEND_MemoryManager,
+        buffer: *mut c_void,
+        memory_type: abi::TRITONSERVER_MemoryType,
+        memory_type_id: i64,
     ) {
         borrow(manager)?;
         let _ = memory_type_id;
         match kind_of(memory_type)? {
             MemoryKind::Gpu => Err(Error::unsupported("GPU memory allocation not supported")),
-            MemoryKind::CpuPinned => Err(Error::unsupported("Pinned memory allocation not supported")),
+            MemoryKind::CpuPinned => {
+                Err(Error::unsupported("Pinned memory allocation not supported"))
+            }
             MemoryKind::Cpu => {
                 libc::free(buffer);
                 Ok(())

@@ -22,8 +22,10 @@ export! {
     }
 
     fn TRITONSERVER_MetricsFormatted(
-        metrics: *mut abi::TRITONSERVER_Metrics, format: abi::TRITONSERVER_MetricFormat,
-        base: *mut *const c_char, byte_size: *mut usize,
+        metrics: *mut abi::TRITONSERVER_Metrics,
+        format: abi::TRITONSERVER_MetricFormat,
+        base: *mut *const c_char,
+        byte_size: *mut usize,
     ) {
         if format != abi::TRITONSERVER_METRIC_PROMETHEUS {
             return Err(Error::invalid(format!("unknown metrics format '{format}'")));

@@ -70,13 +70,18 @@ fn count(count: usize) -> Result<u32, conch_engine::Error> {
 /// Defines exported functions that return an error object. The body is a `Result<(), Error>`, run
 /// under the panic guard.
 macro_rules! export {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block
+    )*) => {$(
         /// # Safety
         /// As in the header: handles are live and used as it allows, outputs are writable, strings
         /// end with NUL.
         $(#[$attribute])*
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> *mut conch_abi::TRITONSERVER_Error {
+        pub unsafe extern "C" fn $name(
+            $($argument: $kind),*
+        ) -> *mut conch_abi::TRITONSERVER_Error {
             #[allow(unused_unsafe)]
             // SAFETY: the calls inside pass on the caller's own promises about the arguments; null
             // is refused there.

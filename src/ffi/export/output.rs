@@ -9,12 +9,18 @@ use crate::boundary::{as_handle, borrow, borrow_mut, write, write_optional};
 
 export! {
     fn TRITONBACKEND_OutputBuffer(
-        output: *mut abi::TRITONBACKEND_Output, buffer: *mut *mut c_void, buffer_byte_size: u64,
-        memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
+        output: *mut abi::TRITONBACKEND_Output,
+        buffer: *mut *mut c_void,
+        buffer_byte_size: u64,
+        memory_type: *mut abi::TRITONSERVER_MemoryType,
+        memory_type_id: *mut i64,
     ) {
         write(buffer, std::ptr::null_mut())?;
         let wanted = (
-            memory_type.as_ref().copied().unwrap_or(abi::TRITONSERVER_MEMORY_CPU),
+            memory_type
+                .as_ref()
+                .copied()
+                .unwrap_or(abi::TRITONSERVER_MEMORY_CPU),
             memory_type_id.as_ref().copied().unwrap_or(0),
         );
         let granted = borrow_mut(output)?.allocate(buffer_byte_size, wanted)?;
@@ -24,7 +30,8 @@ export! {
     }
 
     fn TRITONBACKEND_OutputBufferAttributes(
-        output: *mut abi::TRITONBACKEND_Output, buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes,
+        output: *mut abi::TRITONBACKEND_Output,
+        buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes,
     ) {
         write(buffer_attributes, as_handle(borrow(output)?.attributes()))
     }

@@ -10,7 +10,7 @@ use conch_engine::Error;
 use super::backend_model::check_document_version;
 use super::export;
 use super::metrics::MetricsText;
-use crate::boundary::{borrow, give, release, slice, text, write};
+use crate::boundary::{borrow, release, slice, text, write, write_handle};
 use crate::objects::{JsonMessage, NamedValue};
 
 /// The version that the C API means: -1 is "the latest that is ready".
@@ -104,15 +104,23 @@ export! {
     }
 
     fn TRITONSERVER_ServerModelIsReady(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, ready: *mut bool,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+        model_version: i64,
+        ready: *mut bool,
     ) {
         let name = text(model_name, "model_name")?;
-        let readiness = borrow(server)?.server()?.model_readiness(name, version_of(model_version))?;
+        let readiness = borrow(server)?
+            .server()?
+            .model_readiness(name, version_of(model_version))?;
         write(ready, readiness.wait())
     }
 
     fn TRITONSERVER_ServerModelBatchProperties(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, flags: *mut u32,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+        model_version: i64,
+        flags: *mut u32,
         voidp: *mut *mut c_void,
     ) {
         let server = borrow(server)?.server()?;
@@ -121,15 +129,21 @@ export! {
         if !voidp.is_null() {
             write(voidp, std::ptr::null_mut())?;
         }
-        write(flags, if model.config.is_batching() {
-            abi::TRITONSERVER_BATCH_FIRST_DIM
-        } else {
-            abi::TRITONSERVER_BATCH_UNKNOWN
-        })
+        write(
+            flags,
+            if model.config.is_batching() {
+                abi::TRITONSERVER_BATCH_FIRST_DIM
+            } else {
+                abi::TRITONSERVER_BATCH_UNKNOWN
+            },
+        )
     }
 
     fn TRITONSERVER_ServerModelTransactionProperties(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, txn_flags: *mut u32,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+        model_version: i64,
+        txn_flags: *mut u32,
         voidp: *mut *mut c_void,
     ) {
         let server = borrow(server)?.server()?;
@@ -138,15 +152,19 @@ export! {
         if !voidp.is_null() {
             write(voidp, std::ptr::null_mut())?;
         }
-        write(txn_flags, if model.config.is_decoupled {
-            abi::TRITONSERVER_TXN_DECOUPLED
-        } else {
-            abi::TRITONSERVER_TXN_ONE_TO_ONE
-        })
+        write(
+            txn_flags,
+            if model.config.is_decoupled {
+                abi::TRITONSERVER_TXN_DECOUPLED
+            } else {
+                abi::TRITONSERVER_TXN_ONE_TO_ONE
+            },
+        )
     }
 
     fn TRITONSERVER_ServerMetadata(
-        server: *mut abi::TRITONSERVER_Server, server_metadata: *mut *mut abi::TRITONSERVER_Message,
+        server: *mut abi::TRITONSERVER_Server,
+        server_metadata: *mut *mut abi::TRITONSERVER_Message,
     ) {
         // Known while the server starts, too.
         let metadata = server_metadata::ServerMetadata {
@@ -155,38 +173,49 @@ export! {
             extensions: server_metadata::EXTENSIONS,
         };
         let json = documents::server_metadata(&metadata);
-        give(server_metadata, Box::new(JsonMessage::new(json)))
+        write_handle(server_metadata, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerModelConfig(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, config_version: u32,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+        model_version: i64,
+        config_version: u32,
         model_config: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let server = borrow(server)?.server()?;
         let snapshot = server.registry().snapshot();
         let model = snapshot.find(text(model_name, "model_name")?, version_of(model_version))?;
         check_document_version(config_version)?;
-        let json = conch_config::to_json(&model.shown_config().message);
-        give(model_config, Box::new(JsonMessage::new(json)))
+        let json = conch_config::to_json(&model.reported_config().message);
+        write_handle(model_config, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerModelIndex(
-        server: *mut abi::TRITONSERVER_Server, flags: u32, model_index: *mut *mut abi::TRITONSERVER_Message,
+        server: *mut abi::TRITONSERVER_Server,
+        flags: u32,
+        model_index: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let ready_only = flags & abi::TRITONSERVER_INDEX_FLAG_READY != 0;
         let rows = serving(server)?.index(ready_only);
-        give(model_index, Box::new(JsonMessage::new(documents::index(&rows))))
+        write_handle(
+            model_index,
+            Box::new(JsonMessage::new(documents::index(&rows))),
+        )
     }
 
     fn TRITONSERVER_ServerMetrics(
-        server: *mut abi::TRITONSERVER_Server, metrics: *mut *mut abi::TRITONSERVER_Metrics,
+        server: *mut abi::TRITONSERVER_Server,
+        metrics: *mut *mut abi::TRITONSERVER_Metrics,
     ) {
         let text = borrow(server)?.server()?.metrics_text();
-        give(metrics, Box::new(MetricsText(JsonMessage::new(text))))
+        write_handle(metrics, Box::new(MetricsText(JsonMessage::new(text))))
     }
 
     fn TRITONSERVER_ServerModelMetadata(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+        model_version: i64,
         model_metadata: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let server = borrow(server)?.server()?;
@@ -194,21 +223,28 @@ export! {
         let version = version_of(model_version);
         let model = snapshot.find(text(model_name, "model_name")?, version)?;
         let json = documents::model_metadata(&metadata::model_metadata(&server, model, version)?);
-        give(model_metadata, Box::new(JsonMessage::new(json)))
+        write_handle(model_metadata, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerModelStatistics(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+        model_version: i64,
         model_stats: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let server = serving(server)?;
-        let models = metadata::statistics(&server, text(model_name, "model_name")?, version_of(model_version))?;
+        let models = metadata::statistics(
+            &server,
+            text(model_name, "model_name")?,
+            version_of(model_version),
+        )?;
         let json = documents::statistics(&models);
-        give(model_stats, Box::new(JsonMessage::new(json)))
+        write_handle(model_stats, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerNew(
-        server: *mut *mut abi::TRITONSERVER_Server, options: *mut abi::TRITONSERVER_ServerOptions,
+        server: *mut *mut abi::TRITONSERVER_Server,
+        options: *mut abi::TRITONSERVER_ServerOptions,
     ) {
         write(server, std::ptr::null_mut())?;
         conch_log::tell_panics();
@@ -245,14 +281,19 @@ export! {
     }
 
     fn TRITONSERVER_ServerRegisterModelRepository(
-        server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char,
-        name_mapping: *mut *const abi::TRITONSERVER_Parameter, mapping_count: u32,
+        server: *mut abi::TRITONSERVER_Server,
+        repository_path: *const c_char,
+        name_mapping: *mut *const abi::TRITONSERVER_Parameter,
+        mapping_count: u32,
     ) {
         let server = serving(server)?;
         let path = text(repository_path, "repository_path")?;
-        let count = usize::try_from(mapping_count).map_err(|_| Error::invalid("too many mappings"))?;
+        let count =
+            usize::try_from(mapping_count).map_err(|_| Error::invalid("too many mappings"))?;
         if name_mapping.is_null() && count != 0 {
-            return Err(Error::invalid("model mappings are not provided while mapping count is non-zero"));
+            return Err(Error::invalid(
+                "model mappings are not provided while mapping count is non-zero",
+            ));
         }
         let mut mappings: Vec<(String, String)> = Vec::with_capacity(count);
         for mapping in slice(name_mapping.cast_const(), count, "name_mapping")? {
@@ -275,7 +316,8 @@ export! {
     }
 
     fn TRITONSERVER_ServerUnregisterModelRepository(
-        server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char,
+        server: *mut abi::TRITONSERVER_Server,
+        repository_path: *const c_char,
     ) {
         serving(server)?.unregister_repository(text(repository_path, "repository_path")?)
     }
@@ -284,36 +326,49 @@ export! {
         serving(server)?.poll_repositories()
     }
 
-    fn TRITONSERVER_ServerLoadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char) {
+    fn TRITONSERVER_ServerLoadModel(
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+    ) {
         serving(server)?.load_model(text(model_name, "model_name")?, Overrides::default())
     }
 
     fn TRITONSERVER_ServerLoadModelWithParameters(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char,
-        parameters: *mut *const abi::TRITONSERVER_Parameter, parameter_count: u64,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+        parameters: *mut *const abi::TRITONSERVER_Parameter,
+        parameter_count: u64,
     ) {
         let server = serving(server)?;
         let name = text(model_name, "model_name")?;
-        let count = usize::try_from(parameter_count).map_err(|_| Error::invalid("too many parameters"))?;
+        let count =
+            usize::try_from(parameter_count).map_err(|_| Error::invalid("too many parameters"))?;
         if parameters.is_null() && count != 0 {
-            return Err(Error::invalid("load parameters are not provided while parameter count is non-zero"));
+            return Err(Error::invalid(
+                "load parameters are not provided while parameter count is non-zero",
+            ));
         }
         let overrides = overrides(slice(parameters.cast_const(), count, "parameters")?)?;
         server.load_model(name, overrides)
     }
 
-    fn TRITONSERVER_ServerUnloadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char) {
+    fn TRITONSERVER_ServerUnloadModel(
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
+    ) {
         serving(server)?.unload_model(text(model_name, "model_name")?, false)
     }
 
     fn TRITONSERVER_ServerUnloadModelAndDependents(
-        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char,
+        server: *mut abi::TRITONSERVER_Server,
+        model_name: *const c_char,
     ) {
         serving(server)?.unload_model(text(model_name, "model_name")?, true)
     }
 
     fn TRITONSERVER_ServerInferAsync(
-        server: *mut abi::TRITONSERVER_Server, inference_request: *mut abi::TRITONSERVER_InferenceRequest,
+        server: *mut abi::TRITONSERVER_Server,
+        inference_request: *mut abi::TRITONSERVER_InferenceRequest,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
     ) {
         let server = borrow(server)?.server()?;

@@ -6,7 +6,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{borrow, c_string, delete, give, text, write};
+use crate::boundary::{borrow, c_string, delete, text, write, write_handle};
 use crate::embed::{TraceFunctions, TraceHandle};
 
 #[unsafe(no_mangle)]
@@ -65,26 +65,40 @@ fn functions(
 
 export! {
     fn TRITONSERVER_InferenceTraceNew(
-        trace: *mut *mut abi::TRITONSERVER_InferenceTrace, level: abi::TRITONSERVER_InferenceTraceLevel,
-        parent_id: u64, activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t,
-        release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void,
+        trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
+        level: abi::TRITONSERVER_InferenceTraceLevel,
+        parent_id: u64,
+        activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t,
+        release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t,
+        trace_userp: *mut c_void,
     ) {
         let functions = functions(activity_fn, None, release_fn, trace_userp)?;
-        give(trace, Box::new(TraceHandle::new(level, parent_id, functions)))
+        write_handle(
+            trace,
+            Box::new(TraceHandle::new(level, parent_id, functions)),
+        )
     }
 
     fn TRITONSERVER_InferenceTraceTensorNew(
-        trace: *mut *mut abi::TRITONSERVER_InferenceTrace, level: abi::TRITONSERVER_InferenceTraceLevel,
-        parent_id: u64, activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t,
+        trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
+        level: abi::TRITONSERVER_InferenceTraceLevel,
+        parent_id: u64,
+        activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t,
         tensor_activity_fn: abi::TRITONSERVER_InferenceTraceTensorActivityFn_t,
-        release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void,
+        release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t,
+        trace_userp: *mut c_void,
     ) {
         let functions = functions(activity_fn, tensor_activity_fn, release_fn, trace_userp)?;
-        give(trace, Box::new(TraceHandle::new(level, parent_id, functions)))
+        write_handle(
+            trace,
+            Box::new(TraceHandle::new(level, parent_id, functions)),
+        )
     }
 
     fn TRITONSERVER_InferenceTraceReportActivity(
-        trace: *mut abi::TRITONSERVER_InferenceTrace, timestamp: u64, activity_name: *const c_char,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        timestamp: u64,
+        activity_name: *const c_char,
     ) {
         // Backends report without looking whether there is a trace.
         if trace.is_null() {
@@ -103,46 +117,55 @@ export! {
         write(id, borrow(trace)?.id)
     }
 
-    fn TRITONSERVER_InferenceTraceParentId(trace: *mut abi::TRITONSERVER_InferenceTrace, parent_id: *mut u64) {
+    fn TRITONSERVER_InferenceTraceParentId(
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        parent_id: *mut u64,
+    ) {
         write(parent_id, borrow(trace)?.parent_id)
     }
 
     fn TRITONSERVER_InferenceTraceModelName(
-        trace: *mut abi::TRITONSERVER_InferenceTrace, model_name: *mut *const c_char,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        model_name: *mut *const c_char,
     ) {
         write(model_name, borrow(trace)?.subject().model_name.as_ptr())
     }
 
     fn TRITONSERVER_InferenceTraceModelVersion(
-        trace: *mut abi::TRITONSERVER_InferenceTrace, model_version: *mut i64,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        model_version: *mut i64,
     ) {
         write(model_version, borrow(trace)?.subject().model_version)
     }
 
     fn TRITONSERVER_InferenceTraceRequestId(
-        trace: *mut abi::TRITONSERVER_InferenceTrace, request_id: *mut *const c_char,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        request_id: *mut *const c_char,
     ) {
         write(request_id, borrow(trace)?.subject().request_id.as_ptr())
     }
 
     fn TRITONSERVER_InferenceTraceSpawnChildTrace(
-        trace: *mut abi::TRITONSERVER_InferenceTrace, child_trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        child_trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
     ) {
         if trace.is_null() {
             return write(child_trace, std::ptr::null_mut());
         }
-        give(child_trace, Box::new(borrow(trace)?.spawn()))
+        write_handle(child_trace, Box::new(borrow(trace)?.spawn()))
     }
 
     fn TRITONSERVER_InferenceTraceSetContext(
-        trace: *mut abi::TRITONSERVER_InferenceTrace, trace_context: *const c_char,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        trace_context: *const c_char,
     ) {
         borrow(trace)?.subject().context = c_string(text(trace_context, "trace_context")?);
         Ok(())
     }
 
     fn TRITONSERVER_InferenceTraceContext(
-        trace: *mut abi::TRITONSERVER_InferenceTrace, trace_context: *mut *const c_char,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+        trace_context: *mut *const c_char,
     ) {
         write(trace_context, borrow(trace)?.subject().context.as_ptr())
     }

@@ -1,4 +1,4 @@
-//! Repository agents: finding their libraries, and keeping each open while a model uses it.
+//! Libraries of repository agents: each is open while a model uses it.
 //!
 //! ```text
 //! open ─► Initialize ─► (models) ─► Finalize ─► close
@@ -19,12 +19,10 @@ use std::time::Duration;
 use std::{ptr, thread};
 
 use conch_abi as abi;
-use conch_control::{AgentContext, AgentHost, AgentModel};
 use conch_engine::Error;
 use conch_log as log;
 use libloading::os::unix::Library;
 
-use super::agent_model::LoadedAgentModel;
 use super::library::{open_file, optional, required};
 use crate::boundary::{HandleTag, as_handle, handles};
 use crate::guard;
@@ -68,7 +66,7 @@ impl LoadedAgent {
     ///
     /// # Errors
     /// NOT_FOUND if the file is no agent, else what Initialize returned.
-    fn open(name: &str, path: &Path) -> Result<Arc<LoadedAgent>, Error> {
+    pub(super) fn open(name: &str, path: &Path) -> Result<Arc<LoadedAgent>, Error> {
         let mut open = open_agents();
         while let Some(known) = open.get(path) {
             if let Some(agent) = known.upgrade() {
@@ -108,40 +106,60 @@ impl LoadedAgent {
         Ok(agent)
     }
 
+    /// The names of the agents that are open, and the files of their libraries.
+    pub(super) fn list() -> Vec<(String, String)> {
+        let open = open_agents();
+        let agents: Vec<Arc<LoadedAgent>> = open.values().filter_map(Weak::upgrade).collect();
+        // Should one of these be the last reference, its drop takes the lock.
+        drop(open);
+        agents
+            .iter()
+            .map(|agent| (agent.name.clone(), agent.path.display().to_string()))
+            .collect()
+    }
+
     /// Calls ModelInitialize.
-    pub(super) fn begin_model(&self, model: &LoadedAgentModel) -> Result<(), Error> {
+    ///
+    /// # Safety
+    /// `model` is the live handle of a model of this agent.
+    pub(super) unsafe fn begin_model(
+        &self,
+        model: *mut abi::TRITONREPOAGENT_AgentModel,
+    ) -> Result<(), Error> {
         match self.entry_points.model_initialize {
             // SAFETY: the entry point of this library, with its agent's handle and that of a model
             // of it.
-            Some(begin) => unsafe { guard::call2(begin, as_handle(self), as_handle(model)) },
+            Some(begin) => unsafe { guard::call2(begin, as_handle(self), model) },
             None => Ok(()),
         }
     }
 
     /// Calls ModelFinalize.
-    pub(super) fn end_model(&self, model: &LoadedAgentModel) -> Result<(), Error> {
+    ///
+    /// # Safety
+    /// As [`LoadedAgent::begin_model`].
+    pub(super) unsafe fn end_model(
+        &self,
+        model: *mut abi::TRITONREPOAGENT_AgentModel,
+    ) -> Result<(), Error> {
         match self.entry_points.model_finalize {
             // SAFETY: as in `begin_model`.
-            Some(end) => unsafe { guard::call2(end, as_handle(self), as_handle(model)) },
+            Some(end) => unsafe { guard::call2(end, as_handle(self), model) },
             None => Ok(()),
         }
     }
 
     /// Calls ModelAction.
-    pub(super) fn act(
+    ///
+    /// # Safety
+    /// As [`LoadedAgent::begin_model`].
+    pub(super) unsafe fn act(
         &self,
-        model: &LoadedAgentModel,
+        model: *mut abi::TRITONREPOAGENT_AgentModel,
         action: abi::TRITONREPOAGENT_ActionType,
     ) -> Result<(), Error> {
         // SAFETY: as in `begin_model`.
-        unsafe {
-            guard::agent_action(
-                self.entry_points.action,
-                as_handle(self),
-                as_handle(model),
-                action,
-            )
-        }
+        unsafe { guard::agent_action(self.entry_points.action, as_handle(self), model, action) }
     }
 
     pub(crate) fn state(&self) -> &AtomicPtr<c_void> {
@@ -177,50 +195,4 @@ impl Drop for LoadedAgent {
 
 fn open_agents() -> MutexGuard<'static, BTreeMap<PathBuf, Weak<LoadedAgent>>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The agents that one server can have.
-pub(crate) struct Agents {
-    /// Holds one directory per agent.
-    directory: PathBuf,
-}
-
-impl Agents {
-    pub(crate) fn new(directory: PathBuf) -> Agents {
-        Agents { directory }
-    }
-
-    /// # Errors
-    /// INVALID_ARG if there is no such library.
-    fn find(&self, name: &str) -> Result<PathBuf, Error> {
-        let file = format!("libtritonrepoagent_{name}.so");
-        let path = self.directory.join(name).join(&file);
-        // A name with a separator would lead elsewhere.
-        if !name.contains('/') && path.is_file() {
-            // Two ways to one file are one agent.
-            return Ok(path.canonicalize().unwrap_or(path));
-        }
-        Err(Error::invalid(format!(
-            "unable to find '{file}' for repo agent '{name}', searched: {}",
-            self.directory.display()
-        )))
-    }
-}
-
-impl AgentHost for Agents {
-    fn attach(&self, name: &str, context: AgentContext) -> Result<Arc<dyn AgentModel>, Error> {
-        let agent = LoadedAgent::open(name, &self.find(name)?)?;
-        Ok(LoadedAgentModel::begin(agent, context)?)
-    }
-
-    fn list(&self) -> Vec<(String, String)> {
-        let open = open_agents();
-        let agents: Vec<Arc<LoadedAgent>> = open.values().filter_map(Weak::upgrade).collect();
-        // Should one of these be the last reference, its drop takes the lock.
-        drop(open);
-        agents
-            .iter()
-            .map(|agent| (agent.name.clone(), agent.path.display().to_string()))
-            .collect()
-    }
 }

@@ -13,7 +13,7 @@ use conch_engine::Error;
 use conch_log as log;
 
 use super::agent::LoadedAgent;
-use crate::boundary::{HandleTag, c_string, handles};
+use crate::boundary::{HandleTag, as_handle, c_string, handles};
 
 handles! {
     TRITONREPOAGENT_AgentModel => LoadedAgentModel, "agent model", tagged;
@@ -73,7 +73,8 @@ impl LoadedAgentModel {
             }),
             agent,
         });
-        model.agent.begin_model(&model)?;
+        // SAFETY: the model's own handle.
+        unsafe { model.agent.begin_model(as_handle(&*model)) }?;
         Ok(model)
     }
 
@@ -114,7 +115,8 @@ impl LoadedAgentModel {
         if place.last_action != Some(AgentAction::Load) {
             let last = place.last_action.map_or("not set", AgentAction::name);
             return Err(Error::invalid(format!(
-                "location can only be updated during TRITONREPOAGENT_ACTION_LOAD, current action type is {last}"
+                "location can only be updated during TRITONREPOAGENT_ACTION_LOAD, current action \
+                 type is {last}"
             )));
         }
         place.artifact_type = artifact_type;
@@ -172,7 +174,8 @@ impl AgentModel for LoadedAgentModel {
             place.last_action = Some(action);
         }
         // Without the lock: the agent calls back.
-        self.agent.act(self, action as u32)
+        // SAFETY: the model's own handle.
+        unsafe { self.agent.act(as_handle(self), action as u32) }
     }
 
     fn location(&self) -> PathBuf {
@@ -187,7 +190,8 @@ impl AgentModel for LoadedAgentModel {
 
 impl Drop for LoadedAgentModel {
     fn drop(&mut self) {
-        if let Err(error) = self.agent.end_model(self) {
+        // SAFETY: the model's own handle.
+        if let Err(error) = unsafe { self.agent.end_model(as_handle(self)) } {
             log::error!("failed finalizing a model of a repo agent: {error}");
         }
         self.state.store(ptr::null_mut(), Ordering::Relaxed);
@@ -239,7 +243,8 @@ mod tests {
         let message = |last, next| check_order(last, next).unwrap_err().message;
         assert_eq!(
             message(Some(LoadFail), Unload),
-            "Unexpected lifecycle state transition from TRITONREPOAGENT_ACTION_LOAD_FAIL to TRITONREPOAGENT_ACTION_UNLOAD"
+            "Unexpected lifecycle state transition from TRITONREPOAGENT_ACTION_LOAD_FAIL to \
+             TRITONREPOAGENT_ACTION_UNLOAD"
         );
         assert_eq!(
             message(None, Unload),

@@ -3,11 +3,11 @@
 //! ```text
 //! open ─► Initialize ─► GetBackendAttribute ─► (models) ─► Finalize ─► [close]
 //!            │ error          │ error
-//!            └────────────────┴──────────────► Finalize ─► close: nothing is left, and it may be tried again
+//!            └────────────────┴──────────────► Finalize ─► close
 //! ```
 //!
 //! Finalize follows a failed Initialize, too: backends free there what they made before they
-//! failed, as upstream has it.
+//! failed, as upstream has it. Nothing is left then, and it may be tried again.
 
 use std::ffi::{CString, c_void};
 use std::mem::ManuallyDrop;
@@ -49,7 +49,7 @@ pub(crate) struct LoadedBackend {
     attributes: OnceLock<BackendAttributes>,
     is_finalized: AtomicBool,
     /// How many servers keep it open until they end.
-    resources: AtomicUsize,
+    server_count: AtomicUsize,
     entry_points: EntryPoints,
     /// Closed only if the backend is unloaded; otherwise it stays until the process ends, because
     /// threads may hold its thread-locals.
@@ -103,7 +103,7 @@ impl LoadedBackend {
             policy: AtomicU32::new(abi::TRITONBACKEND_EXECUTION_BLOCKING),
             attributes: OnceLock::new(),
             is_finalized: AtomicBool::new(false),
-            resources: AtomicUsize::new(0),
+            server_count: AtomicUsize::new(0),
             entry_points,
             library: ManuallyDrop::new(library),
             // Until it is initialised: a failure leaves nothing.
@@ -187,13 +187,13 @@ impl LoadedBackend {
     }
 
     /// One more server keeps it open.
-    pub(super) fn keep(&self) {
-        self.resources.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn add_server(&self) {
+        self.server_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A server gives it up; true if it was the last one.
-    pub(super) fn give_up(&self) -> bool {
-        self.resources.fetch_sub(1, Ordering::AcqRel) == 1
+    pub(super) fn remove_server(&self) -> bool {
+        self.server_count.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(crate) fn entry_points(&self) -> &EntryPoints {

@@ -36,7 +36,7 @@ impl ChildProcesses {
 }
 
 impl ReadinessCheck for ChildProcesses {
-    fn ask(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), Error> {
         // A thread that is gone has none: its instance is being unloaded.
         if live_count(&self.children).unwrap_or(0) >= self.count {
             return Ok(());
@@ -79,7 +79,7 @@ mod tests {
         let child_processes = ChildProcesses::of_this_thread("one").unwrap();
         // Other threads ask.
         let ask =
-            || std::thread::scope(|scope| scope.spawn(|| child_processes.ask()).join().unwrap());
+            || std::thread::scope(|scope| scope.spawn(|| child_processes.check()).join().unwrap());
         assert_eq!(ask(), Ok(()));
         child.kill().unwrap();
         while is_alive(&child.id().to_string()) {

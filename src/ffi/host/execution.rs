@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ptr;
 
-use conch_engine::{Error, PendingResponses, RequestContext, Response};
+use conch_engine::{Delivery, PendingResponses, RequestContext};
 
 thread_local! {
     static CURRENT: Cell<*mut CurrentBatch> = const { Cell::new(ptr::null_mut()) };
@@ -39,20 +39,19 @@ pub(crate) fn is_current(instance: u64) -> bool {
     unsafe { CURRENT.get().as_ref() }.is_some_and(|execution| execution.instance == instance)
 }
 
-/// Lets an answer depart with the batch that this thread executes on `instance`; gives it back if
+/// Lets a delivery leave with the batch that this thread executes on `instance`; returns it if
 /// there is none.
-pub(crate) fn depart(
+pub(crate) fn defer(
     instance: u64,
     origin: &RequestContext,
-    outcome: Option<Result<Response, Error>>,
-    is_final: bool,
-) -> Option<Option<Result<Response, Error>>> {
+    delivery: Delivery,
+) -> Option<Delivery> {
     if !is_current(instance) {
-        return Some(outcome);
+        return Some(delivery);
     }
     // SAFETY: as in `is_current`; `pending` is borrowed by `run` for as long, and used by no one
     // else meanwhile.
     let pending = unsafe { &mut *(*CURRENT.get()).pending };
-    pending.push(origin, outcome, is_final);
+    pending.push_delivery(origin, delivery);
     None
 }

@@ -55,7 +55,10 @@ impl ModelFacts {
         ModelFacts {
             backend,
             is_decoupled: config.is_decoupled,
-            is_iterative: matches!(&config.scheduling, Scheduling::Sequence(settings) if settings.is_iterative),
+            is_iterative: match &config.scheduling {
+                Scheduling::Sequence(settings) => settings.is_iterative,
+                _ => false,
+            },
             pool,
             owner: Owner::new(),
             budget,

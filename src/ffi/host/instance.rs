@@ -126,7 +126,7 @@ pub(crate) struct InstanceHandle {
     /// The backend holds its address. Counted and not boxed, though nobody shares it: a box that
     /// moves promises that nobody else uses what is in it.
     loaded: Arc<LoadedInstance>,
-    /// Shells of earlier loans, at most as many as the largest batch had.
+    /// Shells of earlier requests, at most as many as the largest batch had.
     spare: Vec<Arc<BackendRequest>>,
     source: Vec<Arc<BackendRequest>>,
     handles: RequestArray,
@@ -215,7 +215,7 @@ impl InstanceHandle {
         Ok(())
     }
 
-    /// Keeps the shells of loans that came back.
+    /// Keeps the shells of requests that came back.
     fn collect(&mut self) {
         for mut request in self.source.drain(..) {
             if let Some(shell) = Arc::get_mut(&mut request) {

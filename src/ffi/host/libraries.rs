@@ -9,7 +9,7 @@ use conch_engine::{Backend, BackendHost, BackendSpec, Error};
 use conch_log as log;
 use conch_memory::Budget;
 
-use super::agent::Agents;
+use super::agents::Agents;
 use super::backend::{BackendSettings, LoadedBackend};
 use super::lock::lock;
 use super::options::HostOptions;
@@ -115,7 +115,7 @@ impl BackendLibraries {
     }
 
     /// Puts a backend on the shelf, unless it is there.
-    fn note(&self, backend: &Arc<LoadedBackend>, closes: bool) {
+    fn keep_open(&self, backend: &Arc<LoadedBackend>, closes: bool) {
         let mut opened = self.opened();
         opened.open.retain(
             |kept| !matches!(kept, KeepOpen::WhileUsed(backend) if backend.strong_count() == 0),
@@ -131,7 +131,7 @@ impl BackendLibraries {
         opened.open.push(if closes {
             KeepOpen::WhileUsed(Arc::downgrade(backend))
         } else {
-            backend.keep();
+            backend.add_server();
             KeepOpen::Always(Arc::clone(backend))
         });
     }
@@ -181,7 +181,7 @@ impl BackendHost for BackendLibraries {
                 life,
             })
         };
-        let backend = slot.open(open, |backend| self.note(backend, closes))?;
+        let backend = slot.open(open, |backend| self.keep_open(backend, closes))?;
         Ok(Arc::new(AttachedBackend {
             backend,
             server: Arc::clone(&self.server),
@@ -250,7 +250,7 @@ impl BackendLibraries {
             let KeepOpen::Always(backend) = kept else {
                 continue;
             };
-            match shared::leave(backend) {
+            match shared::detach(backend) {
                 LibraryRemainder::Shared => {}
                 LibraryRemainder::Unused(backend) => drop(backend),
                 // They would be called after their backend's end; leaving the backend alone is the

@@ -105,7 +105,8 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         // Has no entry points.
         let error = open(Path::new("libm.so.6")).err().unwrap();
-        let expected = "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in shared library: ";
+        let expected = "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in \
+                        shared library: ";
         let told = error.message.strip_prefix(expected).unwrap();
         assert!(
             told.contains("undefined symbol: TRITONBACKEND_ModelInstanceExecute"),

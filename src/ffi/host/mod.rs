@@ -7,7 +7,7 @@
 
 mod agent;
 mod agent_model;
-mod answer;
+mod agents;
 mod backend;
 mod cache;
 mod child_processes;
@@ -19,7 +19,10 @@ mod library;
 mod library_lock;
 mod lock;
 mod model;
+mod model_handle;
 mod options;
+mod output;
+mod queue_batcher;
 mod readiness_check;
 mod request;
 mod search;
@@ -28,12 +31,13 @@ mod shared;
 mod state;
 mod strategy;
 
-pub(crate) use answer::{BackendOutput, BackendResponse, ResponseFactory};
 pub(crate) use cache::CacheBuffer;
 pub use cache::cache_config;
 pub use libraries::BackendLibraries;
 pub(crate) use model::LoadedModel;
 pub use options::HostOptions;
+pub(crate) use output::BackendOutput;
 pub(crate) use request::{
-    BackendInput, BackendParameter, BackendParameterValue, BackendRequest, ResponseSender,
+    BackendInput, BackendParameter, BackendParameterValue, BackendRequest, BackendResponse,
+    ResponseFactory, ResponseSender,
 };

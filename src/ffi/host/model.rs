@@ -10,16 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use conch_abi as abi;
 use conch_engine::model::stats::{MemoryOwner, MemoryUsage};
-use conch_engine::{
-    BatchStrategy, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion,
-};
+use conch_engine::{Error, LoadContext, ModelVersion};
 use conch_log as log;
 
 use super::backend::LoadedBackend;
 use super::facts::ModelFacts;
-use super::instance::InstanceHandle;
 use super::server::ServerHandle;
-use super::strategy::{CustomBatcher, QueueBatcher};
+use super::strategy::CustomBatcher;
 use crate::boundary::{HandleTag, as_handle, c_string, handles};
 use crate::guard;
 
@@ -87,7 +84,16 @@ impl LoadedModel {
             model.context.path.clone(),
             model.backend.own_directory().to_owned(),
         ];
-        if let Some(strategy) = CustomBatcher::load(&model, &directories)? {
+        // SAFETY: the model is initialised, and finalises the batcher before itself.
+        let strategy = unsafe {
+            CustomBatcher::load(
+                as_handle(&*model),
+                &model.c_name,
+                &model.current_config(),
+                &directories,
+            )
+        }?;
+        if let Some(strategy) = strategy {
             model.strategy.get_or_init(|| strategy);
         }
         Ok(model)
@@ -137,7 +143,8 @@ impl LoadedModel {
     pub(crate) fn propose_config(&self, json: &str) -> Result<(), Error> {
         if !self.is_initializing.load(Ordering::Acquire) {
             return Err(Error::invalid(
-                "TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
+                "TRITONBACKEND_ModelSetConfig may be called only during \
+                 TRITONBACKEND_ModelInitialize",
             ));
         }
         let proposal = conch_config::from_json(json)?;
@@ -159,6 +166,29 @@ impl LoadedModel {
                 }
             }
         }
+    }
+
+    /// Binds the model to the version that it serves.
+    pub(super) fn bind(&self, version: &Arc<ModelVersion>) {
+        let facts = ModelFacts::new(
+            &version.config,
+            self.backend.name().to_owned(),
+            Arc::clone(&self.context.pool),
+            Arc::clone(&self.context.budget),
+        );
+        let mut early = lock(&self.early_usage);
+        self.bound.get_or_init(|| FinalConfig {
+            version: Arc::downgrade(version),
+            facts: Arc::new(facts),
+        });
+        for (owner, usage) in early.drain(..) {
+            version.statistics.report_memory(owner, usage);
+        }
+    }
+
+    /// Takes over a configuration that changed without a reload.
+    pub(super) fn reconfigure(&self, config: &Arc<conch_config::ResolvedConfig>) {
+        *lock(&self.config) = Arc::clone(config);
     }
 
     /// The registry's entry; none if it is gone, or not there yet.
@@ -192,46 +222,6 @@ impl Drop for LoadedModel {
                 self.context.version
             );
         }
-    }
-}
-
-/// The engine's side of a loaded model.
-pub(crate) struct ModelHandle(pub(crate) Arc<LoadedModel>);
-
-impl Model for ModelHandle {
-    fn config(&self) -> Arc<conch_config::ResolvedConfig> {
-        self.0.current_config()
-    }
-
-    fn bind(&self, version: &Arc<ModelVersion>) {
-        let context = &self.0.context;
-        let facts = ModelFacts::new(
-            &version.config,
-            self.0.backend.name().to_owned(),
-            Arc::clone(&context.pool),
-            Arc::clone(&context.budget),
-        );
-        let mut early = lock(&self.0.early_usage);
-        self.0.bound.get_or_init(|| FinalConfig {
-            version: Arc::downgrade(version),
-            facts: Arc::new(facts),
-        });
-        for (owner, usage) in early.drain(..) {
-            version.statistics.report_memory(owner, usage);
-        }
-    }
-
-    fn reconfigure(&self, config: &Arc<conch_config::ResolvedConfig>) {
-        *lock(&self.0.config) = Arc::clone(config);
-    }
-
-    fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
-        self.0.strategy()?;
-        Some(Box::new(QueueBatcher::new(&self.0)))
-    }
-
-    fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
-        Ok(Box::new(InstanceHandle::create(Arc::clone(&self.0), spec)?))
     }
 }
 

@@ -53,7 +53,7 @@ impl Drop for HookGuard {
 }
 
 impl ReadinessCheck for ReadinessHook {
-    fn ask(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), Error> {
         // Held over the call: the instance must not be finalised during it.
         let admission = self
             .admission

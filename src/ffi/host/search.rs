@@ -44,10 +44,7 @@ pub(crate) fn find_library(
     spec: &BackendSpec,
 ) -> Result<BackendLocation, Error> {
     if spec.backend.len().max(spec.runtime.len()) > PATH_BYTES_MAX {
-        return Err(Error::invalid(format!(
-            "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
-            truncated(&spec.backend)
-        )));
+        return Err(Error::invalid(without_library(spec)));
     }
     let own = backend_directory.join(&spec.backend);
     let script = own.join(PYTHON_RUNTIME);
@@ -73,10 +70,7 @@ pub(crate) fn find_library(
         return Err(Error::invalid(if spec.runtime.is_empty() && !is_script {
             // Where it was looked for is for the operator; clients see the error.
             log::error!("{}", not_found(backend_directory, spec, &library_name));
-            format!(
-                "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
-                truncated(&spec.backend)
-            )
+            without_library(spec)
         } else {
             let searched: String = directories
                 .iter()
@@ -93,14 +87,16 @@ pub(crate) fn find_library(
     let resolved = resolve(&library)?;
     if !spec.runtime.is_empty() && !resolved.starts_with(resolve(directory)?) {
         return Err(Error::invalid(format!(
-            "backend library name '{file_name}' escapes backend directory '{}', for model '{}', check model config runtime field",
+            "backend library name '{file_name}' escapes backend directory '{}', for model '{}', \
+             check model config runtime field",
             directory.display(),
             spec.model_name
         )));
     }
     if is_script && !script.exists() {
         return Err(Error::invalid(format!(
-            "unable to find Python backend based backend library '{PYTHON_RUNTIME}' for model '{}', searched: '{}'",
+            "unable to find Python backend based backend library '{PYTHON_RUNTIME}' for model \
+             '{}', searched: '{}'",
             spec.model_name,
             script.display()
         )));
@@ -119,6 +115,14 @@ pub(crate) fn find_library(
     })
 }
 
+fn without_library(spec: &BackendSpec) -> String {
+    format!(
+        "unable to find backend library for backend '{}', try specifying runtime on the model \
+         configuration.",
+        truncated(&spec.backend)
+    )
+}
+
 /// The places without the library of a backend.
 fn not_found(backend_directory: &Path, spec: &BackendSpec, library_name: &str) -> String {
     let missing = match backend_directory.is_dir() {
@@ -126,8 +130,8 @@ fn not_found(backend_directory: &Path, spec: &BackendSpec, library_name: &str) -
         false => ", which does not exist",
     };
     format!(
-        "backend '{}' of model '{}' is not found: there is no '{}' in the model's directories, nor in '{}' of the \
-         backend directory '{}'{missing}",
+        "backend '{}' of model '{}' is not found: there is no '{}' in the model's directories, nor \
+         in '{}' of the backend directory '{}'{missing}",
         truncated(&spec.backend),
         spec.model_name,
         truncated(library_name),
@@ -187,13 +191,18 @@ mod tests {
 
         assert_eq!(
             find(""),
-            Err("unable to find backend library for backend 'b', try specifying runtime on the model configuration.".to_owned())
+            Err(
+                "unable to find backend library for backend 'b', try specifying runtime on the \
+                 model configuration."
+                    .to_owned()
+            )
         );
         assert_eq!(
             not_found(&backends, &spec(""), "libtriton_b.so"),
             format!(
-                "backend 'b' of model 'm' is not found: there is no 'libtriton_b.so' in the model's directories, nor in 'b' of the \
-                 backend directory '{}', which does not exist",
+                "backend 'b' of model 'm' is not found: there is no 'libtriton_b.so' in the \
+                 model's directories, nor in 'b' of the backend directory '{}', which does not \
+                 exist",
                 backends.display()
             )
         );
@@ -265,7 +274,8 @@ mod tests {
         ));
         touch(&root.join("backends/python/libtriton_python.so"));
         assert!(find("model.py").unwrap_err().starts_with(
-            "unable to find Python backend based backend library 'model.py' for model 'm', searched: '"
+            "unable to find Python backend based backend library 'model.py' for model 'm', \
+             searched: '"
         ));
         touch(&root.join("backends/llm/model.py"));
         let expected = BackendLocation {

@@ -12,7 +12,8 @@ use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model};
 use super::backend::LoadedBackend;
 use super::library_lock::LibraryLock;
 use super::lock::lock;
-use super::model::{LoadedModel, ModelHandle};
+use super::model::LoadedModel;
+use super::model_handle::ModelHandle;
 use super::server::ServerHandle;
 
 /// One library file, or one file of Python.
@@ -74,9 +75,9 @@ pub(super) enum LibraryRemainder {
 }
 
 /// A server gives a backend up that it kept.
-pub(super) fn leave(backend: Arc<LoadedBackend>) -> LibraryRemainder {
+pub(super) fn detach(backend: Arc<LoadedBackend>) -> LibraryRemainder {
     let _turn = lock(&TURN);
-    if !backend.give_up() {
+    if !backend.remove_server() {
         return LibraryRemainder::Shared;
     }
     // Not taken out of its place: plug-ins know it by its address.

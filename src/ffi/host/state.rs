@@ -1,5 +1,5 @@
 //! The next value of an implicit state: what `TRITONBACKEND_State*` points to. Belongs to its
-//! request's loan; used by one thread at a time.
+//! backend request; used by one thread at a time.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_engine::sequence::states::SequenceStates;
+use conch_engine::model::states::SequenceStates;
 
 use crate::boundary::{HandleTag, handles};
 use crate::objects::BufferAttributes;

@@ -1,25 +1,19 @@
-//! A model's own batching library: where it lies, its five functions, and the walk of queued
-//! requests past it.
+//! A model's own batching library: where it lies, and its five functions.
 //!
-//! Loaded with the model, after ModelInitialize, on the loading thread. The dynamic batcher asks
-//! it, on whichever core of the model forms a batch, one at a time; see `engine::BatchStrategy`.
-//! Finalised before the model. As upstream's `SetBatchingStrategy`.
+//! Loaded with the model, after ModelInitialize, on the loading thread. Finalised before the model.
+//! As upstream's `SetBatchingStrategy`.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::{Arc, Weak};
 
 use conch_abi as abi;
 use conch_config::{ResolvedConfig as ModelConfig, Scheduling};
-use conch_engine::{BatchStrategy, Error, OwnedRequest};
+use conch_engine::Error;
 use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::library;
-use super::model::LoadedModel;
-use super::request::BackendRequest;
-use crate::boundary::as_handle;
 use crate::guard;
 
 /// A batching library, initialised for one model.
@@ -54,20 +48,24 @@ type BatchInitializeFn = unsafe extern "C" fn(
 ) -> *mut abi::TRITONSERVER_Error;
 
 impl CustomBatcher {
-    /// The strategy of `model`, if it has a library that defines one. Blocks as long as the library
+    /// The strategy of a model, if it has a library that defines one. Blocks as long as the library
     /// does.
     ///
     /// # Errors
     /// The library cannot be used, in upstream's words, or what its BatcherInitialize returned.
-    pub(crate) fn load(
-        model: &LoadedModel,
+    ///
+    /// # Safety
+    /// `model` is the handle of a model that is initialised and outlives what this returns.
+    pub(super) unsafe fn load(
+        model: *mut abi::TRITONBACKEND_Model,
+        name: &CStr,
+        config: &ModelConfig,
         directories: &[PathBuf; 3],
     ) -> Result<Option<CustomBatcher>, Error> {
-        let config = model.current_config();
-        let Some(path) = find(&config, directories)? else {
+        let Some(path) = find(config, directories)? else {
             return Ok(None);
         };
-        let name = model.c_name().to_string_lossy().into_owned();
+        let name = name.to_string_lossy().into_owned();
         log::info!(
             "Loading custom batching strategy library {} for model {name}",
             path.display()
@@ -75,7 +73,8 @@ impl CustomBatcher {
         if !matches!(config.scheduling, Scheduling::Dynamic(_)) {
             // Nobody asks it then, upstream neither, though it is initialised.
             log::warning!(
-                "the custom batching library '{}' of model '{name}' has no effect: the model has no dynamic batching",
+                "the custom batching library '{}' of model '{name}' has no effect: the model has \
+                 no dynamic batching",
                 path.display()
             );
         }
@@ -119,13 +118,7 @@ impl CustomBatcher {
         let mut batcher = ptr::null_mut();
         // SAFETY: the library's function; the batcher is writable, and the model is live and
         // initialised.
-        let initialized = unsafe {
-            guard::call2(
-                batcher_initialize,
-                &raw mut batcher,
-                as_handle::<abi::TRITONBACKEND_Model>(model),
-            )
-        };
+        let initialized = unsafe { guard::call2(batcher_initialize, &raw mut batcher, model) };
         // Made before the error is looked at: Finalize follows a failure, too, as upstream has it.
         let strategy = CustomBatcher {
             functions,
@@ -134,6 +127,52 @@ impl CustomBatcher {
             _library: library,
         };
         initialized.map(|()| Some(strategy))
+    }
+
+    /// Begins a batch. The library writes to `batch` what it keeps about it.
+    pub(super) fn begin(&self, batch: &mut *mut c_void) {
+        // SAFETY: the library's own function and batcher; the batch is writable.
+        let begun = unsafe { guard::call2(self.functions.initialize, self.batcher, batch) };
+        self.report("initialization", begun);
+    }
+
+    /// Whether a request joins the batch.
+    ///
+    /// # Safety
+    /// `request` is live during the call, and `batch` is what [`CustomBatcher::begin`] wrote.
+    pub(super) unsafe fn includes(
+        &self,
+        request: *mut abi::TRITONBACKEND_Request,
+        batch: *mut c_void,
+    ) -> bool {
+        let mut joins = false;
+        // SAFETY: the library's own function; the rest by this function's contract, and the answer
+        // is writable.
+        let included =
+            unsafe { guard::include(self.functions.include, request, batch, &raw mut joins) };
+        // As upstream: what the function wrote counts, also if it failed.
+        self.report("include", included);
+        joins
+    }
+
+    /// Ends a batch.
+    ///
+    /// # Safety
+    /// `batch` is what [`CustomBatcher::begin`] wrote, and is not used again.
+    pub(super) unsafe fn end(&self, batch: *mut c_void) {
+        // SAFETY: the library's own function; the rest by this function's contract.
+        let ended = unsafe { guard::call1(self.functions.finalize, batch) };
+        self.report("finalization", ended);
+    }
+
+    fn report(&self, step: &str, result: Result<(), Error>) {
+        if let Err(error) = result {
+            log::error!(
+                "Custom batching {step} function failed for model {}: {}",
+                self.model,
+                error.message
+            );
+        }
     }
 }
 
@@ -161,7 +200,8 @@ fn find(config: &ModelConfig, directories: &[PathBuf; 3]) -> Result<Option<PathB
     if matches!(config.scheduling, Scheduling::Sequence(_)) {
         return match named {
             Some(_) => Err(Error::invalid(format!(
-                "{PATH_PARAMETER} cannot be specified with sequence batcher, using default batching strategy"
+                "{PATH_PARAMETER} cannot be specified with sequence batcher, using default \
+                 batching strategy"
             ))),
             None => Ok(None),
         };
@@ -214,108 +254,6 @@ fn resolved(path: &Path) -> PathBuf {
     absolute
 }
 
-/// A queue's way to its model's strategy. The model outlives its cores, which are the only ones to
-/// ask.
-pub(crate) struct QueueBatcher {
-    model: Weak<LoadedModel>,
-    /// What the library keeps about the batch that forms; its own.
-    batch: *mut c_void,
-    /// What it sees of a request; reused.
-    shell: Arc<BackendRequest>,
-}
-
-// SAFETY: the batch is only passed back to its library, by one thread at a time.
-unsafe impl Send for QueueBatcher {}
-
-impl QueueBatcher {
-    pub(crate) fn new(model: &Arc<LoadedModel>) -> QueueBatcher {
-        QueueBatcher {
-            model: Arc::downgrade(model),
-            batch: ptr::null_mut(),
-            shell: Arc::default(),
-        }
-    }
-}
-
-impl BatchStrategy for QueueBatcher {
-    fn begin(&mut self) {
-        let Some(model) = self.model.upgrade() else {
-            return;
-        };
-        let Some(strategy) = model.strategy() else {
-            return;
-        };
-        // SAFETY: the library's own function and batcher; the batch is writable.
-        let begun = unsafe {
-            guard::call2(
-                strategy.functions.initialize,
-                strategy.batcher,
-                &raw mut self.batch,
-            )
-        };
-        report("initialization", strategy, begun);
-    }
-
-    fn includes(&mut self, request: OwnedRequest) -> (OwnedRequest, bool) {
-        let model = self.model.upgrade();
-        let strategy = model.as_deref().and_then(LoadedModel::strategy);
-        let facts = model.as_deref().and_then(|model| model.facts().ok());
-        let (Some(strategy), Some(facts)) = (strategy, facts) else {
-            return (request, true);
-        };
-        let shell = match Arc::get_mut(&mut self.shell) {
-            Some(shell) => shell,
-            // Not reached: nobody else can have taken a count of a request that is only shown.
-            None => {
-                self.shell = Arc::default();
-                Arc::get_mut(&mut self.shell).expect("just made")
-            }
-        };
-        shell.show(request, facts);
-        let mut joins = false;
-        // SAFETY: the library's own function and batch; the handle is live during the call, and the
-        // answer is writable.
-        let asked = unsafe {
-            guard::include(
-                strategy.functions.include,
-                as_handle::<abi::TRITONBACKEND_Request>(&*self.shell),
-                self.batch,
-                &raw mut joins,
-            )
-        };
-        // As upstream: what the function wrote counts, also if it failed.
-        report("include", strategy, asked);
-        let shell = Arc::get_mut(&mut self.shell).expect("nobody may share what is shown");
-        (shell.take_back(), joins)
-    }
-
-    fn end(&mut self) {
-        let batch = std::mem::replace(&mut self.batch, ptr::null_mut());
-        // As upstream: a batch of which nothing is kept has no end.
-        if batch.is_null() {
-            return;
-        }
-        let Some(model) = self.model.upgrade() else {
-            return;
-        };
-        if let Some(strategy) = model.strategy() {
-            // SAFETY: the library's own function and batch, which is not used again.
-            let ended = unsafe { guard::call1(strategy.functions.finalize, batch) };
-            report("finalization", strategy, ended);
-        }
-    }
-}
-
-fn report(step: &str, strategy: &CustomBatcher, result: Result<(), Error>) {
-    if let Err(error) = result {
-        log::error!(
-            "Custom batching {step} function failed for model {}: {}",
-            strategy.model,
-            error.message
-        );
-    }
-}
-
 /// The parameter of the configuration that names the library.
 const PATH_PARAMETER: &str = "TRITON_BATCH_STRATEGY_PATH";
 
@@ -353,7 +291,8 @@ mod tests {
         let found = |path: &str| Ok(Some(PathBuf::from(path)));
         let named = |path: &str| {
             format!(
-                "parameters {{ key: 'TRITON_BATCH_STRATEGY_PATH' value {{ string_value: '{}/{path}' }} }}",
+                "parameters {{ key: 'TRITON_BATCH_STRATEGY_PATH' value {{ string_value: \
+                 '{}/{path}' }} }}",
                 root.display()
             )
         };
@@ -390,7 +329,11 @@ mod tests {
                 "sequence_batching {{ }} {}",
                 named("models/m/own.so")
             )),
-            Err("Invalid argument: TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default batching strategy".to_owned())
+            Err(
+                "Invalid argument: TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence \
+                 batcher, using default batching strategy"
+                    .to_owned()
+            )
         );
         std::fs::remove_dir_all(&root).unwrap();
     }

@@ -125,12 +125,14 @@ fn each_fault_is_an_error_of_its_call() {
         (
             "no_buffer",
             "ok",
-            "Internal: Expected number of responses in cache does not match. Expected: 1, received: 0",
+            "Internal: Expected number of responses in cache does not match. Expected: 1, \
+             received: 0",
         ),
         (
             "two_buffers",
             "ok",
-            "Internal: Expected number of responses in cache does not match. Expected: 1, received: 2",
+            "Internal: Expected number of responses in cache does not match. Expected: 1, \
+             received: 2",
         ),
         (
             "gpu",
@@ -286,20 +288,19 @@ fn finalize_comes_once_and_last() {
 fn many_threads_call_at_a_time() {
     let directory = directory_with("many", &[]);
     let bench = open(&directory, "many", "good").unwrap();
+    let call = |number: u8| {
+        let key = CacheKey(u128::from(number));
+        match bench.cache.lookup(key).unwrap() {
+            Some(kept) => assert_eq!(kept.outputs[0].data.as_ref(), [number; 64]),
+            None => match bench.cache.insert(key, &response(number, 64)) {
+                Ok(()) => {}
+                Err(error) => assert_eq!(error.code, Code::AlreadyExists),
+            },
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| {
-                for number in 0..200_u8 {
-                    let key = CacheKey(u128::from(number));
-                    match bench.cache.lookup(key).unwrap() {
-                        Some(kept) => assert_eq!(kept.outputs[0].data.as_ref(), [number; 64]),
-                        None => match bench.cache.insert(key, &response(number, 64)) {
-                            Ok(()) => {}
-                            Err(error) => assert_eq!(error.code, Code::AlreadyExists),
-                        },
-                    }
-                }
-            });
+            scope.spawn(|| (0..200).for_each(call));
         }
     });
 }

@@ -6,103 +6,112 @@
 
 #[path = "plugin/bench.rs"]
 mod bench;
+#[path = "plugin/client.rs"]
+mod client;
 #[path = "plugin/examples.rs"]
 mod examples;
 #[path = "plugin/faults.rs"]
 mod faults;
+#[path = "plugin/workshop.rs"]
+mod workshop;
 
 use std::time::Duration;
 
-use bench::{Bench, Call, text};
+use bench::Bench;
+use client::Call;
 use conch_engine::{BackendHost, CorrelationId, ExecutionPolicy, Parameter, ParameterValue};
+use workshop::text;
 
-/// One request; what its client gets; what the plug-in noted.
-#[test]
-fn every_way_to_answer_ends_in_one_answer() {
-    let cases: &[(&str, &str, &str)] = &[
-        ("echo", "ok OUT=abc final", ""),
-        ("error", "Not found: no luck final", ""),
-        (
-            "silent",
-            "Internal: backend 'acts' released the request without a final response final",
-            "",
-        ),
-        (
-            "drop_response",
-            "Internal: backend 'acts' released the request without a final response final",
-            "",
-        ),
-        ("fail", "Invalid argument: execute failed final", ""),
-        (
-            "throw",
-            "Internal: the plug-in threw an exception: thrown in execute final",
-            "",
-        ),
-        (
-            "throw_number",
-            "Internal: the plug-in threw an exception final",
-            "",
-        ),
-        (
-            "flags",
-            "Internal: expected a single response, got 0 final",
-            "",
-        ),
-        ("then_flags", "ok OUT=abc final", ""),
-        (
-            "two",
-            "Internal: expected a single response, got 2 final",
-            "",
-        ),
-        ("release_first", "ok OUT=abc final", ""),
-        ("late", "ok OUT=abc final", ""),
-        (
-            "read_back",
-            "ok OUT=abc final",
-            "buffers of OUT lie in 0/0, 3 bytes\nfirst OUT:2 rank 1 of 3\nby name :2 rank 1 of 3\n\
-             by another name: Output name NONEnot found.\nbeyond: out of bounds index 9: response has 1 outputs\n",
-        ),
-        ("late_release", "ok OUT=abc final", ""),
-        (
-            "twice",
-            "ok OUT=abc final",
-            "second final: a response was sent after the final one of its request\n",
-        ),
-        (
-            "after_sending",
-            "ok OUT=abc LARGE= final",
-            "sent again: response is not a live handle of its kind\n\
+/// Acts of the plug-in: one request; what its client gets; what the plug-in noted.
+const ACTS: &[(&str, &str, &str)] = &[
+    ("echo", "ok OUT=abc final", ""),
+    ("error", "Not found: no luck final", ""),
+    (
+        "silent",
+        "Internal: backend 'acts' released the request without a final response final",
+        "",
+    ),
+    (
+        "drop_response",
+        "Internal: backend 'acts' released the request without a final response final",
+        "",
+    ),
+    ("fail", "Invalid argument: execute failed final", ""),
+    (
+        "throw",
+        "Internal: the plug-in threw an exception: thrown in execute final",
+        "",
+    ),
+    (
+        "throw_number",
+        "Internal: the plug-in threw an exception final",
+        "",
+    ),
+    (
+        "flags",
+        "Internal: expected a single response, got 0 final",
+        "",
+    ),
+    ("then_flags", "ok OUT=abc final", ""),
+    (
+        "two",
+        "Internal: expected a single response, got 2 final",
+        "",
+    ),
+    ("release_first", "ok OUT=abc final", ""),
+    ("late", "ok OUT=abc final", ""),
+    (
+        "read_back",
+        "ok OUT=abc final",
+        "buffers of OUT lie in 0/0, 3 bytes\nfirst OUT:2 rank 1 of 3\nby name :2 rank 1 of 3\nby \
+         another name: Output name NONEnot found.\nbeyond: out of bounds index 9: response has 1 \
+         outputs\n",
+    ),
+    ("late_release", "ok OUT=abc final", ""),
+    (
+        "twice",
+        "ok OUT=abc final",
+        "second final: a response was sent after the final one of its request\n",
+    ),
+    (
+        "after_sending",
+        "ok OUT=abc LARGE= final",
+        "sent again: response is not a live handle of its kind\n\
              deleted: response is not a live handle of its kind\n\
              named: response is not a live handle of its kind\n\
              given an output: response is not a live handle of its kind\n",
-        ),
-        (
-            "fill_after_sending",
-            "ok OUT= final",
-            "filled: output is not a live handle of its kind\n",
-        ),
-        (
-            "double_release",
-            "ok OUT=abc final",
-            "second release: request was already released\nflags after release: request was already released\n",
-        ),
-        (
-            "release_again_later",
-            "ok OUT=abc final",
-            "much later: request was already released\n",
-        ),
-        (
-            "second_buffer",
-            "ok OUT=x LARGE= final",
-            "second buffer: allocated buffer for output 'OUT' already exists\n\
-             large buffer: failed to allocate 1152921504606846976 bytes for output 'LARGE': over the memory limit\n\
-             no data type: output 'ODD' has invalid data type 77\n",
-        ),
-    ];
+    ),
+    (
+        "fill_after_sending",
+        "ok OUT= final",
+        "filled: output is not a live handle of its kind\n",
+    ),
+    (
+        "double_release",
+        "ok OUT=abc final",
+        "second release: request was already released\nflags after release: request was already \
+         released\n",
+    ),
+    (
+        "release_again_later",
+        "ok OUT=abc final",
+        "much later: request was already released\n",
+    ),
+    (
+        "second_buffer",
+        "ok OUT=x LARGE= final",
+        "second buffer: allocated buffer for output 'OUT' already exists\nlarge buffer: failed to \
+         allocate 1152921504606846976 bytes for output 'LARGE': over the memory limit\nno data \
+         type: output 'ODD' has invalid data type 77\n",
+    ),
+];
+
+#[test]
+fn every_way_to_answer_ends_in_one_answer() {
     let bench = Bench::new("acts", "model", false);
     let mut instance = bench.instance("one");
     bench.journal();
-    for (act, expected, noted) in cases {
+    for (act, expected, noted) in ACTS {
         // Twice, so that the second request uses the first one's shell.
         for round in 0..2 {
             let answers = bench.execute(&mut *instance, &[Call::new(act, &[b"ab", b"c"])]);
@@ -189,21 +198,23 @@ fn a_request_shows_all_it_has() {
     assert_eq!(
         answers,
         [
-            "0 ok report=id=id-7 correlation=seq flags=0 timeout=1500 wanted act=inspect i=-3 b=true d=1.500000 IN:2[1,6]x6/2(2) >LARGE \
-          number=-5 final"
+            "0 ok report=id=id-7 correlation=seq flags=0 timeout=1500 wanted act=inspect i=-3 \
+             b=true d=1.500000 IN:2[1,6]x6/2(2) >LARGE number=-5 final"
         ]
     );
     assert_eq!(
         bench.journal(),
-        "unknown input: [request id: id-7] unknown request input name NONE\n\
-         output out of bounds: [request id: id-7] out of bounds index 99: request has 1 requested outputs\n\
-         state: unable to add state 'S'. State configuration is missing for model 'model'.\n\
-         reschedule: Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle \
-         such a flag.\n\
-         null: request was nullptr\n"
+        "unknown input: [request id: id-7] unknown request input name NONE\noutput out of bounds: \
+         [request id: id-7] out of bounds index 99: request has 1 requested outputs\nstate: unable \
+         to add state 'S'. State configuration is missing for model 'model'.\nreschedule: Request \
+         is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not \
+         configured to handle such a flag.\nnull: request was nullptr\n"
     );
     let answers = bench.execute(&mut *instance, &[Call::new("inspect", &[b""])]);
-    assert!(answers[0].contains("report=id= correlation=[request id: <id_unknown>] correlation ID in request is not a string"));
+    assert!(answers[0].contains(
+        "report=id= correlation=[request id: <id_unknown>] correlation ID in request is not a \
+         string"
+    ));
     assert!(
         answers[0].contains(">LARGE >OUT"),
         "asking for no output is asking for all: {}",
@@ -357,6 +368,7 @@ fn a_request_that_never_comes_back_does_no_harm() {
     );
     drop(instance);
     drop(bench);
+    // Time must pass: harm that another thread does would show now.
     std::thread::sleep(Duration::from_millis(1));
 }
 
@@ -398,11 +410,13 @@ fn a_life_is_told_in_order() {
             "InstanceInitialize one kind 1 policy {\"cpu\":{}}",
             "active profile fast device KIND_NVDLA 3",
             "profile beyond: out of bounds index 1: instance is configured with 1 profiles",
-            "late config: TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
+            "late config: TRITONBACKEND_ModelSetConfig may be called only during \
+             TRITONBACKEND_ModelInitialize",
             "InstanceInitialize two kind 1 policy {\"cpu\":{}}",
             "active profile fast device KIND_NVDLA 3",
             "profile beyond: out of bounds index 1: instance is configured with 1 profiles",
-            "late config: TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
+            "late config: TRITONBACKEND_ModelSetConfig may be called only during \
+             TRITONBACKEND_ModelInitialize",
         ]
     );
     let checkups: Vec<_> = instances
@@ -412,13 +426,13 @@ fn a_life_is_told_in_order() {
     assert!(
         checkups
             .iter()
-            .all(|readiness_check| readiness_check.ask().is_ok())
+            .all(|readiness_check| readiness_check.check().is_ok())
     );
     drop(instances);
     assert!(
         checkups
             .iter()
-            .all(|readiness_check| readiness_check.ask().is_err()),
+            .all(|readiness_check| readiness_check.check().is_err()),
         "nobody is asked that is gone"
     );
     assert_eq!(
@@ -458,7 +472,7 @@ fn attributes_and_policy_are_read() {
         ),
         ("fine", None),
     ] {
-        let answer = bench.instance(name).readiness_check().unwrap().ask();
+        let answer = bench.instance(name).readiness_check().unwrap().check();
         let told = answer.err().map(|error| error.message.into_owned());
         assert_eq!(told.as_deref(), reason, "{name}");
     }
@@ -484,9 +498,9 @@ fn a_failed_initialize_is_finalized_and_closed() {
     // The journal dies with the library, so what is left is that nothing is: the file is not mapped
     // any more.
     bench::load_failure("fail_initialize", "model", "one");
-    assert!(!bench::is_mapped("libtriton_fail_initialize.so"));
+    assert!(!workshop::is_mapped("libtriton_fail_initialize.so"));
     let _bench = Bench::new("stays", "model", false);
-    assert!(bench::is_mapped("libtriton_stays.so"));
+    assert!(workshop::is_mapped("libtriton_stays.so"));
 }
 
 #[test]
@@ -499,7 +513,8 @@ fn unusable_libraries_are_refused() {
         "{error}"
     );
     let error = bench::open_stub("empty");
-    let expected = "Not found: unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in shared library: ";
+    let expected = "Not found: unable to find required entrypoint \
+                    'TRITONBACKEND_ModelInstanceExecute' in shared library: ";
     assert!(error.to_string().starts_with(expected), "{error}");
 }
 
@@ -519,9 +534,9 @@ fn one_backend_serves_all_models_and_outlives_them() {
 #[test]
 fn an_unloading_backend_goes_with_its_last_model() {
     let bench = Bench::new("unloads", "model", false);
-    assert!(bench::is_mapped("libtriton_unloads.so"));
-    bench.leave_without_journal();
-    assert!(!bench::is_mapped("libtriton_unloads.so"));
+    assert!(workshop::is_mapped("libtriton_unloads.so"));
+    bench.unload_without_journal();
+    assert!(!workshop::is_mapped("libtriton_unloads.so"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use conch_engine::Instance;
-use conch_engine::sequence::states::{InitialStates, SequenceStates};
+use conch_engine::model::states::{InitialStates, SequenceStates};
 use conch_memory::{Budget, Pool};
 use conch_sync::ClaimReason;
 
@@ -131,8 +131,8 @@ fn misuse_is_refused_and_does_no_harm() {
     let mut sequence = Sequence::new();
     assert_eq!(
         sequence.request("unknown", 0),
-        "0 OUT=100 said=found 4 bytes;new: state 'STATE_IN' is not a valid state name.;null: state was nullptr;\
-         kind: state is not a live handle of its kind; final"
+        "0 OUT=100 said=found 4 bytes;new: state 'STATE_IN' is not a valid state name.;null: state \
+         was nullptr;kind: state is not a live handle of its kind; final"
     );
     assert_eq!(
         sequence.request("twice", 1),
@@ -148,7 +148,8 @@ fn misuse_is_refused_and_does_no_harm() {
     // A model, or a request, without states.
     assert_eq!(
         sequence.run("", 1, None),
-        "0 OUT=1 said=input: [request id: <id_unknown>] unknown request input name STATE_IN;found 0 bytes;\
-         new: unable to add state 'STATE_OUT'. State configuration is missing for model 'model'.; final"
+        "0 OUT=1 said=input: [request id: <id_unknown>] unknown request input name STATE_IN;found \
+         0 bytes;new: unable to add state 'STATE_OUT'. State configuration is missing for model \
+         'model'.; final"
     );
 }

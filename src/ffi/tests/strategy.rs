@@ -208,7 +208,8 @@ fn a_library_that_cannot_be_used_fails_the_load() {
     assert_eq!(
         error.to_string(),
         format!(
-            "Invalid argument: {} does not define all required custom batching functions for model model",
+            "Invalid argument: {} does not define all required custom batching functions for model \
+             model",
             library.display()
         )
     );

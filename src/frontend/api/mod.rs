@@ -30,7 +30,10 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
     }
     let version: i64 = strtol::parse(text).map_err(|_| {
         Error::invalid(format!(
-            "failed to get model version from specified version string '{text}' (details: stol), version should be an integral value > 0", text = truncated(&text)))
+            "failed to get model version from specified version string '{text}' (details: stol), \
+             version should be an integral value > 0",
+            text = truncated(&text)
+        ))
     })?;
     if version < 0 {
         return Err(Error::invalid(format!(
@@ -70,19 +73,21 @@ mod tests {
             (
                 "x",
                 Err(
-                    "failed to get model version from specified version string 'x' (details: stol), version should be an integral value > 0",
+                    "failed to get model version from specified version string 'x' (details: \
+                     stol), version should be an integral value > 0",
                 ),
             ),
             (
                 "99999999999999999999",
-                Err(
-                    "failed to get model version from specified version string '99999999999999999999' (details: stol), version should be an integral value > 0",
-                ),
+                Err("failed to get model version from specified version string \
+                     '99999999999999999999' (details: stol), version should be an integral value > \
+                     0"),
             ),
             (
                 "-1",
                 Err(
-                    "invalid model version specified '-1' , version should be an integral value > 0",
+                    "invalid model version specified '-1' , version should be an integral value > \
+                     0",
                 ),
             ),
         ] {

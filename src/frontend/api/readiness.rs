@@ -31,6 +31,6 @@ impl Future for ProbeWithTimeout {
             return Poll::Ready(is_ready);
         }
         std::task::ready!(Pin::new(&mut self.timer).poll(context));
-        Poll::Ready(self.probe.give_up())
+        Poll::Ready(self.probe.abandon())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use conch_config::DataType;
 use conch_engine::shared_memory::{RegionKind, RegionStatus, Regions};
-use conch_engine::{Error, ModelVersion, admission, truncated};
+use conch_engine::{Error, ModelVersion, truncated, validation};
 use conch_memory::{Budget, ByteView, Charge};
 use smallvec::SmallVec;
 
@@ -103,14 +103,14 @@ pub(crate) fn must_copy(
     let is_aligned = data_type
         .element_bytes()
         .is_none_or(|bytes| view.as_ptr().addr().is_multiple_of(bytes));
-    view.is_shared() && (!is_aligned || admission::is_content_checked(data_type, is_shape_tensor))
+    view.is_shared() && (!is_aligned || validation::is_content_checked(data_type, is_shape_tensor))
 }
 
 /// Copies the bytes of an input in registered memory where that must be. Yields between slices.
 ///
 /// # Errors
 /// UNAVAILABLE if the budget has no room.
-pub(crate) async fn settle(
+pub(crate) async fn copy_where_needed(
     (shard, budget): (&Shard, &Arc<Budget>),
     model: &ModelVersion,
     name: &str,

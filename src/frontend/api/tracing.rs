@@ -126,7 +126,8 @@ mod tests {
         assert_eq!(count("?"), "Unable to parse 'trace_count', got: ?");
         assert_eq!(
             count("9999999999"),
-            "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: 9999999999"
+            "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: \
+             9999999999"
         );
         assert_eq!(
             count("-2"),

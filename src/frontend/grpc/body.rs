@@ -87,12 +87,12 @@ pub(super) async fn receive_tensors(
             if let (Some(length), Some(coding)) = (length, prefix.packed()) {
                 let first = data.slice(data.len() - rest.len()..);
                 release(body, data.len());
-                let mut pile = CompressedMessage::new(shard, budget, length, Some(coding))?;
+                let mut compressed = CompressedMessage::new(shard, budget, length, Some(coding))?;
                 // Boxed: most calls are not compressed, and its state would make each larger.
                 return Box::pin(async {
-                    pile.push(first)?;
-                    pile.receive(body, peer_timeout, uploads).await?;
-                    Ok(pile.unpack_tensors(shard).await?)
+                    compressed.push(first)?;
+                    compressed.receive(body, peer_timeout, uploads).await?;
+                    Ok(compressed.unpack_tensors(shard).await?)
                 })
                 .await;
             }
@@ -265,7 +265,7 @@ impl CompressedMessage {
             ..
         } = self;
         // What it becomes moves on as it is inflated.
-        charge.settle();
+        charge.mark_complete();
         let coding = coding.expect("only compressed messages are unpacked");
         // Its length is only a bound; what is too long is for the inflater to tell. The charge
         // covers what has been inflated.
@@ -359,11 +359,11 @@ pub(super) async fn receive_pile(
             release(body, data.len());
             continue;
         };
-        let mut pile = CompressedMessage::new(shard, budget, length, prefix.packed())?;
-        pile.push(rest)?;
+        let mut compressed = CompressedMessage::new(shard, budget, length, prefix.packed())?;
+        compressed.push(rest)?;
         release(body, data.len());
-        pile.receive(body, peer_timeout, uploads).await?;
-        return Ok(pile);
+        compressed.receive(body, peer_timeout, uploads).await?;
+        return Ok(compressed);
     }
 }
 

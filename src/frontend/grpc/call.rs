@@ -11,7 +11,7 @@ use bytes::Bytes;
 use conch_engine::clock;
 use conch_log as log;
 use conch_memory::Budget;
-use futures_lite::FutureExt;
+use futures_util::FutureExt;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::request::Parts;
@@ -152,11 +152,21 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
     })
 }
 
+fn refuse(refusal: CallRefusal, respond: &mut SendResponse<Bytes>) -> Result<(), CallFailure> {
+    match refusal {
+        CallRefusal::Transport(refusal) => {
+            respond.send_response(status::not_grpc(refusal), true)?;
+            Ok(())
+        }
+        CallRefusal::Status(status) => Err(status.into()),
+    }
+}
+
 async fn answer(
     shard: &Rc<Shard>,
     uploads: &Rc<PartialMessages>,
     call_head: Result<CallHead, CallRefusal>,
-    mut body: RecvStream,
+    body: RecvStream,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), CallFailure> {
     let CallHead {
@@ -167,154 +177,176 @@ async fn answer(
         compression,
     } = match call_head {
         Ok(call_head) => call_head,
-        Err(CallRefusal::Transport(refusal)) => {
-            respond.send_response(status::not_grpc(refusal), true)?;
-            return Ok(());
-        }
-        Err(CallRefusal::Status(status)) => return Err(status.into()),
+        Err(refusal) => return refuse(refusal, respond),
     };
-    if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns()) {
+    if is_past(deadline_ns) {
         return Err(GrpcStatus::deadline_exceeded().into());
     }
-    // Kept there alone: each call in flight has room for what lives on.
-    let mut peer_timeout = PeerTimeout::new(deadline_ns);
+    let mut call = GrpcCall {
+        shard,
+        uploads,
+        compression,
+        body,
+        peer_timeout: PeerTimeout::new(deadline_ns),
+        respond,
+    };
     match method.into_inner() {
-        GrpcMethod::ModelInfer => {
-            let wait = RequestWait::begin(shard);
-            let mut arrived = receive_tensors(
-                shard,
-                &sender.budget,
-                &mut body,
-                &mut peer_timeout,
-                compression.incoming,
-                uploads,
-            )
-            .await?;
-            let wait = wait.end();
-            if shard.server.demand().is_some() {
-                // Boxed, as below.
-                Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
-            }
-            if let Some(delay) = shard.options.grpc_delays.submit {
-                Box::pin(delays::wait(delay, "the submission of an inference")).await;
-            }
-            let typed = infer::convert(shard, &sender.budget, &arrived).await;
-            let budget = Arc::clone(&sender.budget);
-            let (submitted, call_trace) = infer::submit(
-                shard,
-                arrived,
-                typed,
-                sender,
-                peer_timeout.deadline_ns,
-                wait,
-            )?;
-            let outcome = outcome(shard, submitted, peer_timeout.deadline_ns, respond);
-            let mut pieces = match note_failure(outcome.await, call_trace.as_ref())? {
-                infer::EncodedResponse::Ready(pieces) => pieces,
-                infer::EncodedResponse::Later(pieces) => pieces.await?,
-            };
-            if let Some(delay) = shard.options.grpc_delays.complete {
-                Box::pin(delays::wait(delay, "the answer of an inference")).await;
-            }
-            if let Some(coding) = compression.outgoing {
-                // Boxed, as below.
-                pieces = Box::pin(pack(shard, pieces, coding)).await;
-            }
-            note(call_trace.as_ref(), SEND_START);
-            let sent = send(
-                respond,
-                &budget,
-                pieces,
-                compression.outgoing,
-                &mut peer_timeout,
-            )
-            .await;
-            note(call_trace.as_ref(), SEND_END);
-            sent
-        }
+        GrpcMethod::ModelInfer => call.infer(sender).await,
         GrpcMethod::ModelStreamInfer => {
-            // Boxed, as below.
             let terms = stream::StreamSetup {
-                deadline_ns: peer_timeout.deadline_ns,
+                deadline_ns,
                 ends_at_error,
                 sender,
                 compression,
             };
-            Box::pin(stream::serve(shard, terms, uploads, body, respond)).await
-        }
-        GrpcMethod::Reflection => {
-            // Boxed, as above.
-            let coding = compression.incoming;
-            Box::pin(reflection::serve(
+            // Boxed, as below.
+            Box::pin(stream::serve(
                 shard,
-                &sender.budget,
-                body,
-                coding,
-                peer_timeout.deadline_ns,
-                respond,
+                terms,
+                uploads,
+                call.body,
+                call.respond,
             ))
             .await
+        }
+        GrpcMethod::Reflection => {
+            let (budget, coding) = (&sender.budget, compression.incoming);
+            // Boxed, as below.
+            let GrpcCall { body, respond, .. } = call;
+            let serve = reflection::serve(shard, budget, body, coding, deadline_ns, respond);
+            Box::pin(serve).await
         }
         method @ (GrpcMethod::RepositoryIndex
         | GrpcMethod::RepositoryModelLoad
         | GrpcMethod::RepositoryModelUnload) => {
-            // A model's files may come with the call.
-            let message = Box::pin(receive_pile(
-                shard,
-                &sender.budget,
-                &mut body,
-                &mut peer_timeout,
-                compression.incoming,
-                uploads,
-            ))
-            .await?;
-            // Boxed, as above.
-            let answer = Box::pin(repository::answer(
-                shard,
-                method,
-                message,
-                peer_timeout.deadline_ns,
-                respond,
-            ))
-            .await?;
-            delay_answer(shard).await;
-            let budget = &sender.budget;
-            send(respond, budget, smallvec![answer], None, &mut peer_timeout).await
+            call.control_repository(method, &sender.budget).await
         }
-        method => {
-            let budget = &sender.budget;
-            let message = receive_message(
-                budget,
-                &mut body,
-                &mut peer_timeout,
-                compression.incoming,
-                uploads,
-            )
-            .await?;
-            let answer = match method {
-                // Boxed, these three: rare, and their states would make every call larger.
-                GrpcMethod::HealthWatch => {
-                    return Box::pin(watch(shard, budget, respond, peer_timeout.deadline_ns)).await;
-                }
-                GrpcMethod::ServerReady | GrpcMethod::ModelReady | GrpcMethod::HealthCheck => {
-                    Box::pin(readiness::answer(
-                        shard,
-                        method,
-                        &message,
-                        peer_timeout.deadline_ns,
-                        respond,
-                    ))
-                    .await?
-                }
-                GrpcMethod::SharedMemory(kind, action) => {
-                    Box::pin(shared_memory::answer(shard, kind, action, message)).await?
-                }
-                method => control::answer(shard, method, &message)?,
-            };
-            delay_answer(shard).await;
-            send(respond, budget, smallvec![answer], None, &mut peer_timeout).await
-        }
+        method => call.control(method, &sender.budget).await,
     }
+}
+
+/// A call that has been let in. Each call in flight has room for what lives on, so its parts are
+/// kept here alone.
+struct GrpcCall<'a> {
+    shard: &'a Rc<Shard>,
+    uploads: &'a Rc<PartialMessages>,
+    compression: CallCompression,
+    body: RecvStream,
+    peer_timeout: PeerTimeout,
+    respond: &'a mut SendResponse<Bytes>,
+}
+
+impl GrpcCall<'_> {
+    async fn infer(&mut self, sender: CallMetadata) -> Result<(), CallFailure> {
+        let shard = self.shard;
+        let wait = RequestWait::begin(shard);
+        let mut arrived = receive_tensors(
+            shard,
+            &sender.budget,
+            &mut self.body,
+            &mut self.peer_timeout,
+            self.compression.incoming,
+            self.uploads,
+        )
+        .await?;
+        let wait = wait.end();
+        if shard.server.demand().is_some() {
+            // Boxed, as below.
+            Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
+        }
+        if let Some(delay) = shard.options.grpc_delays.submit {
+            Box::pin(delays::wait(delay, "the submission of an inference")).await;
+        }
+        let typed = infer::convert(shard, &sender.budget, &arrived).await;
+        let budget = Arc::clone(&sender.budget);
+        let deadline_ns = self.peer_timeout.deadline_ns;
+        let (submitted, call_trace) =
+            infer::submit(shard, arrived, typed, sender, deadline_ns, wait)?;
+        let outcome = outcome(shard, submitted, deadline_ns, self.respond);
+        let mut pieces = match note_failure(outcome.await, call_trace.as_ref())? {
+            infer::EncodedResponse::Ready(pieces) => pieces,
+            infer::EncodedResponse::Later(pieces) => pieces.await?,
+        };
+        if let Some(delay) = shard.options.grpc_delays.complete {
+            Box::pin(delays::wait(delay, "the answer of an inference")).await;
+        }
+        let coding = self.compression.outgoing;
+        if let Some(coding) = coding {
+            // Boxed, as below.
+            pieces = Box::pin(pack(shard, pieces, coding)).await;
+        }
+        note(call_trace.as_ref(), SEND_START);
+        let peer_timeout = &mut self.peer_timeout;
+        let sent = send(self.respond, &budget, pieces, coding, peer_timeout).await;
+        note(call_trace.as_ref(), SEND_END);
+        sent
+    }
+
+    /// Answers what lists, loads or unloads models.
+    async fn control_repository(
+        &mut self,
+        method: GrpcMethod,
+        budget: &Arc<Budget>,
+    ) -> Result<(), CallFailure> {
+        let shard = self.shard;
+        // A model's files may come with the call.
+        let message = Box::pin(receive_pile(
+            shard,
+            budget,
+            &mut self.body,
+            &mut self.peer_timeout,
+            self.compression.incoming,
+            self.uploads,
+        ))
+        .await?;
+        let deadline_ns = self.peer_timeout.deadline_ns;
+        // Boxed, as below.
+        let answer = repository::answer(shard, method, message, deadline_ns, self.respond);
+        let pieces = smallvec![Box::pin(answer).await?];
+        delay_answer(shard).await;
+        send(self.respond, budget, pieces, None, &mut self.peer_timeout).await
+    }
+
+    /// Answers what tells or sets something at once.
+    async fn control(
+        &mut self,
+        method: GrpcMethod,
+        budget: &Arc<Budget>,
+    ) -> Result<(), CallFailure> {
+        let shard = self.shard;
+        let message = receive_message(
+            budget,
+            &mut self.body,
+            &mut self.peer_timeout,
+            self.compression.incoming,
+            self.uploads,
+        )
+        .await?;
+        let deadline_ns = self.peer_timeout.deadline_ns;
+        let answer = match method {
+            // Boxed, these three: rare, and their states would make every call larger.
+            GrpcMethod::HealthWatch => {
+                return Box::pin(watch(shard, budget, self.respond, deadline_ns)).await;
+            }
+            GrpcMethod::ServerReady | GrpcMethod::ModelReady | GrpcMethod::HealthCheck => {
+                let respond = &mut *self.respond;
+                let answer = readiness::answer(shard, method, &message, deadline_ns, respond);
+                Box::pin(answer).await?
+            }
+            GrpcMethod::SharedMemory(kind, action) => {
+                Box::pin(shared_memory::answer(shard, kind, action, message)).await?
+            }
+            method => control::answer(shard, method, &message)?,
+        };
+        delay_answer(shard).await;
+        let pieces = smallvec![answer];
+        send(self.respond, budget, pieces, None, &mut self.peer_timeout).await
+    }
+}
+
+/// Whether the deadline has passed, if there is one.
+fn is_past(deadline_ns: Option<u64>) -> bool {
+    deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns())
 }
 
 /// See [`Delays`](super::ServerDelays).
@@ -372,8 +404,7 @@ fn note_failure(
 
 /// The status of a failed inference; one that was withdrawn at its deadline failed by that.
 fn refusal(error: conch_engine::Error, deadline_ns: Option<u64>) -> GrpcStatus {
-    let is_late = deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns());
-    if is_late && error.code == conch_engine::Code::Cancelled {
+    if is_past(deadline_ns) && error.code == conch_engine::Code::Cancelled {
         return GrpcStatus::deadline_exceeded();
     }
     GrpcStatus::from(error)
@@ -422,7 +453,7 @@ async fn watch(
         }
         let end = if shard.is_draining() {
             Some(GrpcStatus::shutting_down())
-        } else if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns()) {
+        } else if is_past(deadline_ns) {
             Some(GrpcStatus::deadline_exceeded())
         } else {
             None

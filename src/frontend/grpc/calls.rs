@@ -312,7 +312,7 @@ mod tests {
         let mut calls = CallSet::new();
         calls.push(async {
             loop {
-                futures_lite::future::yield_now().await;
+                crate::testing::yield_now().await;
             }
         });
         let outcome = calls.poll_turn(&mut Context::from_waker(&waker), |_, _| Poll::Pending);

@@ -46,7 +46,7 @@ pub(super) fn answer(
             let request: proto::ModelConfigRequest = decode(message)?;
             let model = shard.find(&request.name, api::parse_version(&request.version)?)?;
             framed(&proto::ModelConfigResponse {
-                config: Some((*model.shown_config().message).clone()),
+                config: Some((*model.reported_config().message).clone()),
             })
         }
         GrpcMethod::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),

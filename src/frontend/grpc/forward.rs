@@ -28,7 +28,7 @@ pub(super) fn collect(pattern: &HeaderPattern, headers: &HeaderMap) -> Forwarded
                 Err(refused) => collector.refuse(refused.into()),
             }
         } else {
-            collector.see(name, value.as_bytes());
+            collector.collect(name, value.as_bytes());
         }
     }
     collector.finish()

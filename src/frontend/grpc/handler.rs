@@ -97,7 +97,8 @@ impl CallHandler {
         if end == CallEnd::Gone {
             log::verbose!(
                 1,
-                "Cancellation notification received for {name}, rpc_ok=1, context {number}, state {number}"
+                "Cancellation notification received for {name}, rpc_ok=1, context {number}, state \
+                 {number}"
             );
         }
     }

@@ -168,7 +168,8 @@ pub(super) fn exhausted(exhausted: BudgetExhausted) -> GrpcStatus {
     GrpcStatus::new(
         GrpcCode::ResourceExhausted,
         format!(
-            "the server's limit of {limit_bytes} bytes for requests is reached (--memory-limit-bytes)"
+            "the server's limit of {limit_bytes} bytes for requests is reached \
+             (--memory-limit-bytes)"
         ),
     )
 }

@@ -261,8 +261,9 @@ mod tests {
         HttpResponse::empty(200).write_head(&mut text, options);
         assert_eq!(
             String::from_utf8(text).unwrap(),
-            "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nAccess-Control-Allow-Origin: http://a\r\nVary: Origin\r\n\
-             Access-Control-Expose-Headers: *\r\nContent-Length: 0\r\n\r\n"
+            "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nAccess-Control-Allow-Origin: \
+             http://a\r\nVary: Origin\r\nAccess-Control-Expose-Headers: *\r\nContent-Length: \
+             0\r\n\r\n"
         );
         let mut text = Vec::new();
         let options = ResponseHeadOptions {

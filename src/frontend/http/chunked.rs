@@ -140,7 +140,8 @@ impl ChunkedDecoder {
                         return Err(HeadRefusal {
                             status: 400,
                             message: format!(
-                                "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty chunks. Send fewer or larger HTTP chunks."
+                                "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty \
+                                 chunks. Send fewer or larger HTTP chunks."
                             ),
                         });
                     }
@@ -283,7 +284,8 @@ mod tests {
                     assert!(!is_accepted);
                     assert_eq!(
                         refusal.message,
-                        "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
+                        "Chunked request body exceeds maximum of 65536 non-empty chunks. Send \
+                         fewer or larger HTTP chunks."
                     );
                 }
             }

@@ -83,7 +83,8 @@ const SLICE_BYTES: usize = 64 << 10;
 
 pub(super) fn too_large(input_bytes_max: u64) -> Error {
     Error::invalid(format!(
-        "Decompressed data size exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit."
+        "Decompressed data size exceeds the maximum allowed value of {input_bytes_max} bytes. Use \
+         --http-max-input-size to increase the limit."
     ))
 }
 

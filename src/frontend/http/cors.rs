@@ -98,7 +98,8 @@ pub(crate) fn preflight(head: &RequestHead<'_>) -> Option<HttpResponse> {
         return None;
     }
     let mut headers = format!(
-        "\r\nAccess-Control-Allow-Methods: GET, HEAD, POST, DELETE\r\nAccess-Control-Max-Age: {PREFLIGHT_AGE_SECS}"
+        "\r\nAccess-Control-Allow-Methods: GET, HEAD, POST, DELETE\r\nAccess-Control-Max-Age: \
+         {PREFLIGHT_AGE_SECS}"
     );
     let wanted = head
         .find("access-control-request-headers")

@@ -26,7 +26,7 @@ impl InputBuffer {
         }
     }
 
-    /// What has been received, to be settled before it is parsed.
+    /// What has been received, to be normalized before it is parsed.
     pub(crate) fn unused_mut(&mut self) -> &mut [u8] {
         self.bytes.get_mut(self.start..self.end).unwrap_or(&mut [])
     }

@@ -2,13 +2,15 @@
 
 use std::rc::Rc;
 
+use conch_control::json::to_json;
 use conch_engine::{Error, truncated};
 use conch_log as log;
 use conch_log::{LogFormat, LogSettings};
 use conch_memory::ByteView;
+use serde::Serialize;
 
 use super::answer::HttpResponse;
-use super::json::{JsonValue, write};
+use super::json::JsonValue;
 use super::repository::{check_size, parse_json};
 use crate::api::{LogChanges, log_file_refusal};
 use crate::shard::Shard;
@@ -56,19 +58,46 @@ fn read_format(value: JsonValue<'_>) -> Result<LogFormat, Error> {
 }
 
 fn answer(settings: &LogSettings) -> HttpResponse {
-    let mut body = b"{\"log_file\":".to_vec();
-    write::string(&mut body, settings.file.as_bytes());
-    for (name, is_on) in [
-        ("log_info", settings.shows_info),
-        ("log_warning", settings.shows_warning),
-        ("log_error", settings.shows_error),
-    ] {
-        body.extend_from_slice(format!(",\"{name}\":{is_on}", name = truncated(&name)).as_bytes());
+    HttpResponse::json(document(settings).into_bytes())
+}
+
+fn document(settings: &LogSettings) -> String {
+    #[derive(Serialize)]
+    struct LogDocument<'s> {
+        log_file: &'s str,
+        log_info: bool,
+        log_warning: bool,
+        log_error: bool,
+        log_verbose_level: u32,
+        log_format: &'static str,
     }
-    body.extend_from_slice(b",\"log_verbose_level\":");
-    write::unsigned(&mut body, settings.verbose_level.into());
-    body.extend_from_slice(b",\"log_format\":");
-    write::string(&mut body, settings.format.name().as_bytes());
-    body.push(b'}');
-    HttpResponse::json(body)
+    to_json(&LogDocument {
+        log_file: &settings.file,
+        log_info: settings.shows_info,
+        log_warning: settings.shows_warning,
+        log_error: settings.shows_error,
+        log_verbose_level: settings.verbose_level,
+        log_format: settings.format.name(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_stand_in_upstreams_order() {
+        let settings = LogSettings {
+            file: "/a\"\u{1f}".to_owned(),
+            shows_info: true,
+            shows_warning: false,
+            shows_error: true,
+            verbose_level: u32::MAX,
+            format: LogFormat::Iso8601,
+        };
+        assert_eq!(
+            document(&settings),
+            r#"{"log_file":"/a\"\u001F","log_info":true,"log_warning":false,"log_error":true,"log_verbose_level":4294967295,"log_format":"ISO8601"}"#
+        );
+    }
 }

@@ -67,6 +67,10 @@ impl GuardedRoute for HttpRoute<'_> {
 }
 
 impl ModelOperation {
+    pub(crate) fn is_inference(self) -> bool {
+        self.category() == Category::Inference
+    }
+
     fn category(self) -> Category {
         match self {
             ModelOperation::Metadata => Category::Metadata,

@@ -16,15 +16,15 @@ use super::connection::{
 use super::dialect::Dialect;
 use super::generate::GenerateCall;
 use super::head::{BodyFraming, HttpMethod, RequestHead};
-use super::infer::call::{InferCall, JsonLength, plan_infer};
+use super::infer::call::{InferCall, InferFailure, JsonLength, plan_infer};
 use super::infer::decode;
 use super::json::write;
 use super::route::{HttpRoute, ModelOperation, route};
-use super::{logging, repository, shared_memory, trace};
+use super::{deadline, logging, repository, shared_memory, trace};
 use crate::access::GrantedRoute;
 use crate::api;
 use crate::api::regions::RegionAction;
-use crate::shard::{ConnectionGuard, ModelLease, Shard, ShardStream};
+use crate::shard::{ConnectionGuard, HeldPermit, Shard, ShardStream};
 
 /// Serves one connection of the inference protocol until it ends.
 pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
@@ -90,7 +90,7 @@ impl HttpService for InferenceService {
         plan_route(shard, head, route, Dialect::Triton)
     }
 
-    fn wanted<'a>(
+    fn required_model<'a>(
         &'a self,
         head: &'a RequestHead<'_>,
         route: &'a HttpRoute<'_>,
@@ -99,17 +99,18 @@ impl HttpService for InferenceService {
             HttpRoute::Model {
                 name,
                 version,
-                operation:
-                    ModelOperation::Infer | ModelOperation::Generate | ModelOperation::GenerateStream,
-            } if head.method == HttpMethod::Post => Some((Cow::Borrowed(name), *version)),
+                operation,
+            } if head.method == HttpMethod::Post && operation.is_inference() => {
+                Some((Cow::Borrowed(name), *version))
+            }
             _ => None,
         }
     }
 
-    fn keep(&self, plan: &mut RequestPlan, lease: ModelLease) {
+    fn attach_permit(&self, plan: &mut RequestPlan, permit: HeldPermit) {
         match plan {
-            RequestPlan::Infer(infer) => infer.lease = lease,
-            RequestPlan::Generate(generate) => generate.keep(lease),
+            RequestPlan::Infer(infer) => infer.permit = permit,
+            RequestPlan::Generate(generate) => generate.attach_permit(permit),
             _ => {}
         }
     }
@@ -182,9 +183,13 @@ impl HttpService for InferenceService {
                     .await
                     .unwrap_or_else(|error| HttpResponse::error(&error, ContentType::Json)))
             }
-            RequestPlan::Infer(infer) => match infer.run(body, scratch, connection).await? {
+            RequestPlan::Infer(infer) => match infer.run(body, scratch, connection).await {
                 Ok(answer) => Ok(answer),
-                Err((error, content_type)) => Ok(HttpResponse::error(&error, content_type)),
+                Err(InferFailure::Late) => Ok(deadline::exceeded()),
+                Err(InferFailure::Refused(error, content_type)) => {
+                    Ok(HttpResponse::error(&error, content_type))
+                }
+                Err(InferFailure::Closed) => Err(ConnectionClosed),
             },
         }
     }
@@ -227,22 +232,7 @@ pub(crate) fn plan_route(
             operation: operation @ (ModelOperation::Generate | ModelOperation::GenerateStream),
         } if head.method == HttpMethod::Post => {
             let is_stream = operation == ModelOperation::GenerateStream;
-            let limit_bytes = shard.options.http_input_bytes_max;
-            let plan =
-                GenerateCall::plan(shard, head, name, version, is_stream).and_then(
-                    |plan| match head.framing {
-                        BodyFraming::Length(length) if length > limit_bytes => {
-                            Err(decode::too_long(length, limit_bytes))
-                        }
-                        _ => Ok(plan),
-                    },
-                );
-            match plan {
-                Ok(generate) => RequestPlan::Generate(Box::new(generate)),
-                Err(error) => {
-                    RequestPlan::Answer(Box::new(HttpResponse::error(&error, ContentType::Json)))
-                }
-            }
+            plan_generate(shard, head, (name, version), is_stream)
         }
         HttpRoute::SharedMemory {
             kind,
@@ -277,6 +267,28 @@ pub(crate) fn plan_route(
             operation: ModelOperation::Ready,
         } if head.method.is_read() => plan_model_ready(shard, head, name, version),
         route => RequestPlan::Answer(Box::new(answer_at_once(shard, head, route))),
+    }
+}
+
+fn plan_generate(
+    shard: &Rc<Shard>,
+    head: &RequestHead<'_>,
+    (name, version): (&str, Option<&str>),
+    is_stream: bool,
+) -> RequestPlan {
+    let limit_bytes = shard.options.http_input_bytes_max;
+    let plan =
+        GenerateCall::plan(shard, head, name, version, is_stream).and_then(|plan| {
+            match head.framing {
+                BodyFraming::Length(length) if length > limit_bytes => {
+                    Err(decode::too_long(length, limit_bytes))
+                }
+                _ => Ok(plan),
+            }
+        });
+    match plan {
+        Ok(generate) => RequestPlan::Generate(Box::new(generate)),
+        Err(error) => RequestPlan::Answer(Box::new(HttpResponse::error(&error, ContentType::Json))),
     }
 }
 
@@ -405,7 +417,7 @@ fn plan_ready(shard: &Rc<Shard>, head: &RequestHead<'_>) -> RequestPlan {
         return RequestPlan::Answer(Box::new(exiting()));
     }
     let wanted = head.wants_json().then(|| r#"{"ready":"#.into());
-    settle(shard.server.readiness(), ReadinessSubject::Server, wanted)
+    plan_readiness(shard.server.readiness(), ReadinessSubject::Server, wanted)
 }
 
 fn plan_model_ready(
@@ -423,14 +435,15 @@ fn plan_model_ready(
         String::from_utf8_lossy(&text).into()
     });
     match readiness {
-        Ok(readiness) => settle(readiness, ReadinessSubject::Model, wanted),
+        Ok(readiness) => plan_readiness(readiness, ReadinessSubject::Model, wanted),
         Err(error) => {
             RequestPlan::Answer(Box::new(HttpResponse::error(&error, ContentType::Plain)))
         }
     }
 }
 
-fn settle(
+/// Answers what is known, else plans to ask the backends.
+fn plan_readiness(
     readiness: ReadinessAnswer,
     subject: ReadinessSubject,
     wanted: HealthJson,
@@ -472,7 +485,7 @@ fn model(
         }
         ModelOperation::Config => {
             let model = shard.find(name, version)?;
-            HttpResponse::json(model.shown_config().json.as_bytes().to_vec())
+            HttpResponse::json(model.reported_config().json.as_bytes().to_vec())
         }
         _ => {
             let model = shard.find(name, version)?;

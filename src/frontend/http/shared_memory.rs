@@ -3,13 +3,15 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_control::json::to_json;
 use conch_engine::Error;
 use conch_engine::shared_memory::{RegionKind, RegionStatus};
 use conch_memory::ByteView;
+use serde::Serialize;
 
 use super::answer::HttpResponse;
 use super::base64;
-use super::json::{JsonDocument, JsonValue, write};
+use super::json::{JsonDocument, JsonValue};
 use super::repository::check_size;
 use crate::api::regions::{self, RegionAction, RegionLocation};
 use crate::shard::Shard;
@@ -56,23 +58,23 @@ pub(super) async fn answer(
 }
 
 fn list(rows: &[RegionStatus]) -> Vec<u8> {
-    let mut body = vec![b'['];
-    for (index, row) in rows.iter().enumerate() {
-        if index > 0 {
-            body.push(b',');
-        }
-        body.extend_from_slice(b"{\"name\":");
-        write::string(&mut body, row.name.as_bytes());
-        body.extend_from_slice(b",\"key\":");
-        write::string(&mut body, row.key.as_bytes());
-        body.extend_from_slice(b",\"offset\":");
-        write::unsigned(&mut body, row.offset);
-        body.extend_from_slice(b",\"byte_size\":");
-        write::unsigned(&mut body, row.byte_size);
-        body.push(b'}');
+    #[derive(Serialize)]
+    struct RegionDocument<'r> {
+        name: &'r str,
+        key: &'r str,
+        offset: u64,
+        byte_size: u64,
     }
-    body.push(b']');
-    body
+    let documents: Vec<RegionDocument<'_>> = rows
+        .iter()
+        .map(|row| RegionDocument {
+            name: &row.name,
+            key: &row.key,
+            offset: row.offset,
+            byte_size: row.byte_size,
+        })
+        .collect();
+    to_json(&documents).into_bytes()
 }
 
 /// What the body of a registration says.
@@ -93,7 +95,8 @@ fn locate(
     }
     if body.len() as u64 > limit_bytes {
         return Err(Error::invalid(format!(
-            "request JSON size of {} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit.",
+            "request JSON size of {} bytes exceeds the maximum allowed input size of {limit_bytes} \
+             bytes. Use --http-max-input-size to increase the limit.",
             body.len()
         )));
     }
@@ -177,7 +180,8 @@ mod tests {
             (r#"{"key":"/x","byte_size":1.5}"#, number),
             (
                 &long,
-                "request JSON size of 1010 bytes exceeds the maximum allowed input size of 1000 bytes. Use --http-max-input-size to increase the limit.",
+                "request JSON size of 1010 bytes exceeds the maximum allowed input size of 1000 \
+                 bytes. Use --http-max-input-size to increase the limit.",
             ),
         ] {
             assert_eq!(

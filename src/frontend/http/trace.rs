@@ -2,34 +2,47 @@
 
 use std::rc::Rc;
 
+use conch_control::json::{as_text, to_json};
 use conch_engine::Error;
 use conch_memory::ByteView;
+use serde::Serialize;
 
 use super::answer::HttpResponse;
-use super::json::{JsonValue, write};
+use super::json::JsonValue;
 use super::repository::{check_size, parse_json};
 use crate::api;
 use crate::shard::Shard;
-use crate::trace::{FieldChange, SettingsUpdate};
+use crate::trace::{FieldChange, SettingValues, SettingsUpdate};
 
 /// What is in force; `model` is empty for the server's own settings.
 pub(super) fn show(shard: &Shard, model: &str) -> Result<HttpResponse, Error> {
     api::check_traced_model(shard, model)?;
     let tracing = &shard.tracing;
-    let values = tracing.values(model);
-    let mut body = b"{\"trace_level\":[".to_vec();
-    for (index, name) in api::level_names(values.levels).into_iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        body.extend_from_slice(format!("{comma}\"{name}\"").as_bytes());
+    let document = document(&tracing.values(model), tracing.file());
+    Ok(HttpResponse::json(document.into_bytes()))
+}
+
+fn document(values: &SettingValues, file: &str) -> String {
+    #[derive(Serialize)]
+    struct TraceDocument<'s> {
+        trace_level: Vec<&'static str>,
+        #[serde(serialize_with = "as_text")]
+        trace_rate: u32,
+        #[serde(serialize_with = "as_text")]
+        trace_count: i32,
+        #[serde(serialize_with = "as_text")]
+        log_frequency: u32,
+        trace_file: &'s str,
+        trace_mode: &'static str,
     }
-    let numbers = format!(
-        "],\"trace_rate\":\"{}\",\"trace_count\":\"{}\",\"log_frequency\":\"{}\",\"trace_file\":",
-        values.rate, values.count, values.log_frequency
-    );
-    body.extend_from_slice(numbers.as_bytes());
-    write::string(&mut body, tracing.file().as_bytes());
-    body.extend_from_slice(b",\"trace_mode\":\"triton\"}");
-    Ok(HttpResponse::json(body))
+    to_json(&TraceDocument {
+        trace_level: api::level_names(values.levels),
+        trace_rate: values.rate,
+        trace_count: values.count,
+        log_frequency: values.log_frequency,
+        trace_file: file,
+        trace_mode: "triton",
+    })
 }
 
 /// Sets what the body names, and tells what is in force then.
@@ -83,5 +96,37 @@ fn field<T>(
         None => Ok(FieldChange::Keep),
         Some(value) if value.is_null() => Ok(FieldChange::Clear),
         Some(value) => parse(value.as_str()?).map(FieldChange::Set),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceLevels;
+
+    #[test]
+    fn settings_stand_in_upstreams_order() {
+        let levels = |timestamps, tensors| TraceLevels {
+            timestamps,
+            tensors,
+        };
+        for (levels, names) in [
+            (levels(false, false), r#""OFF""#),
+            (levels(true, false), r#""TIMESTAMPS""#),
+            (levels(true, true), r#""TIMESTAMPS","TENSORS""#),
+        ] {
+            let values = SettingValues {
+                levels,
+                rate: 1000,
+                count: -1,
+                log_frequency: 0,
+            };
+            assert_eq!(
+                document(&values, "/a\"b"),
+                format!(
+                    r#"{{"trace_level":[{names}],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"/a\"b","trace_mode":"triton"}}"#
+                )
+            );
+        }
     }
 }

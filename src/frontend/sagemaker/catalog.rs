@@ -101,7 +101,7 @@ impl ModelCatalog {
 
 impl NameClaim {
     /// Shows `entry` under the claimed name, or nothing any more.
-    pub(crate) fn settle(self, entry: Option<CatalogEntry>) {
+    pub(crate) fn publish(self, entry: Option<CatalogEntry>) {
         let _claimed = self.catalog.lock();
         let mut models = CatalogModels::clone(&self.catalog.shown.load());
         match entry {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(catalog.claim_new("a").err(), Some(ClaimConflict::Taken));
         assert_eq!(catalog.claim_known("a").err(), Some(ClaimConflict::Missing));
         assert_eq!(catalog.find("a"), None);
-        claim.settle(Some(entry("x")));
+        claim.publish(Some(entry("x")));
         assert_eq!(catalog.find("a"), Some(entry("x")));
         assert_eq!(catalog.claim_new("a").err(), Some(ClaimConflict::Taken));
         let (claim, found) = catalog.claim_known("a").ok().unwrap();
@@ -147,7 +147,7 @@ mod tests {
         // A change that fails leaves things as they were.
         drop(claim);
         let (claim, _) = catalog.claim_known("a").ok().unwrap();
-        claim.settle(None);
+        claim.publish(None);
         assert!(catalog.models().is_empty());
         assert!(catalog.claim_new("a").is_ok());
     }
@@ -157,7 +157,7 @@ mod tests {
         let catalog = Arc::new(ModelCatalog::default());
         for index in 0..MODELS_MAX {
             let claim = catalog.claim_new(&index.to_string()).ok().unwrap();
-            claim.settle(Some(entry("x")));
+            claim.publish(Some(entry("x")));
         }
         assert_eq!(
             catalog.claim_new("more").err(),

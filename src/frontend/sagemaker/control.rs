@@ -79,7 +79,7 @@ pub(super) fn load(
         };
         return Err(ControlFailure::new(conflict_or(&error, status), &error));
     }
-    claim.settle(Some(CatalogEntry {
+    claim.publish(Some(CatalogEntry {
         target,
         repository: place.repository.into(),
     }));
@@ -125,7 +125,7 @@ pub(super) fn unload(
     let unregistered = server
         .unregister_repository(&entry.repository)
         .map_err(|error| ControlFailure::new(400, &error));
-    claim.settle(None);
+    claim.publish(None);
     unregistered
 }
 

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_control::json::to_json;
 use conch_engine::Error;
 use conch_log as log;
 use conch_memory::ByteView;
+use serde::Serialize;
 
 use super::control::{self, ControlFailure, LoadRequest};
 use super::options::{InferenceType, SageMakerOptions};
@@ -18,10 +20,10 @@ use crate::http::connection::{
 };
 use crate::http::dialect::Dialect;
 use crate::http::head::{HttpMethod, RequestHead};
-use crate::http::json::{JsonValue, write};
+use crate::http::json::JsonValue;
 use crate::http::route::{HttpRoute as TritonRoute, ModelOperation};
 use crate::http::service::{self, InferenceService, plan_route};
-use crate::shard::{ConnectionGuard, ModelLease, Shard, ShardStream};
+use crate::shard::{ConnectionGuard, HeldPermit, Shard, ShardStream};
 
 const TARGET_HEADER: &str = "X-Amzn-SageMaker-Target-Model";
 
@@ -168,7 +170,7 @@ impl HttpService for SageMakerService {
         }
     }
 
-    fn wanted<'a>(
+    fn required_model<'a>(
         &'a self,
         head: &'a RequestHead<'_>,
         route: &'a SageMakerRoute<'_>,
@@ -186,9 +188,9 @@ impl HttpService for SageMakerService {
         }
     }
 
-    fn keep(&self, plan: &mut SageMakerPlan, lease: ModelLease) {
+    fn attach_permit(&self, plan: &mut SageMakerPlan, permit: HeldPermit) {
         if let SageMakerPlan::Inference { plan, .. } = plan {
-            InferenceService.keep(plan, lease);
+            InferenceService.attach_permit(plan, permit);
         }
     }
 
@@ -269,8 +271,8 @@ impl SageMakerService {
             Arc::clone(&self.settings.catalog),
         );
         let root = self.settings.models_root.clone();
-        let work = blocking(move || Ok(control::load(&server, &catalog, &root, load)));
-        outcome(work).await
+        let work = blocking(move || Ok(answer_of(control::load(&server, &catalog, &root, load))));
+        finish(work).await
     }
 
     async fn unload(&self, shard: &Rc<Shard>, name: Box<str>) -> HttpResponse {
@@ -278,44 +280,48 @@ impl SageMakerService {
             Arc::clone(&shard.server),
             Arc::clone(&self.settings.catalog),
         );
-        let work = blocking(move || Ok(control::unload(&server, &catalog, &name)));
-        outcome(work).await
+        let work = blocking(move || Ok(answer_of(control::unload(&server, &catalog, &name))));
+        finish(work).await
     }
 
     /// The models that can be asked now.
     fn list(&self, shard: &Rc<Shard>) -> HttpResponse {
-        let mut body = b"{\"models\":[".to_vec();
-        let mut is_first = true;
-        for (name, entry) in self.settings.catalog.models().iter() {
-            if shard.find(&entry.target, None).is_err() {
-                continue;
-            }
-            if !is_first {
-                body.push(b',');
-            }
-            is_first = false;
-            write_model(&mut body, name, &entry.repository);
+        #[derive(Serialize)]
+        struct ListDocument<'m> {
+            models: Vec<SageMakerModel<'m>>,
         }
-        body.extend_from_slice(b"]}");
-        HttpResponse::new(200, ContentType::Plain, body)
+        let catalog = self.settings.catalog.models();
+        let models = catalog
+            .iter()
+            .filter(|(_, entry)| shard.find(&entry.target, None).is_ok())
+            .map(|(name, entry)| SageMakerModel {
+                model_name: name,
+                model_url: &entry.repository,
+            })
+            .collect();
+        plain_json(&ListDocument { models })
     }
 
     fn get(&self, name: &str) -> HttpResponse {
         let Some(entry) = self.settings.catalog.find(name) else {
             return HttpResponse::empty(404);
         };
-        let mut body = Vec::new();
-        write_model(&mut body, name, &entry.repository);
-        HttpResponse::new(200, ContentType::Plain, body)
+        plain_json(&SageMakerModel {
+            model_name: name,
+            model_url: &entry.repository,
+        })
     }
 }
 
-fn write_model(body: &mut Vec<u8>, name: &str, repository: &str) {
-    body.extend_from_slice(b"{\"modelName\":");
-    write::string(body, name.as_bytes());
-    body.extend_from_slice(b",\"modelUrl\":");
-    write::string(body, repository.as_bytes());
-    body.push(b'}');
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SageMakerModel<'m> {
+    model_name: &'m str,
+    model_url: &'m str,
+}
+
+fn plain_json(document: &impl Serialize) -> HttpResponse {
+    HttpResponse::new(200, ContentType::Plain, to_json(document).into_bytes())
 }
 
 fn model(name: &str, operation: ModelOperation) -> TritonRoute<'_> {
@@ -340,26 +346,40 @@ fn read_load(root: JsonValue<'_>) -> Result<(String, String), Error> {
     Ok((text("model_name")?, text("url")?))
 }
 
-async fn outcome(
-    work: Result<impl Future<Output = Result<Result<(), ControlFailure>, Error>>, Error>,
+fn answer_of(done: Result<(), ControlFailure>) -> HttpResponse {
+    match done {
+        Ok(()) => HttpResponse::empty(200),
+        Err(failure) if failure.message.is_empty() => HttpResponse::empty(failure.status),
+        Err(failure) => HttpResponse::failure(failure.status, ContentType::Plain, &failure.message),
+    }
+}
+
+/// The answer of work on another thread, or why it could not be done there.
+async fn finish(
+    work: Result<impl Future<Output = Result<HttpResponse, Error>>, Error>,
 ) -> HttpResponse {
     let outcome = match work {
         Ok(work) => work.await,
         Err(error) => Err(error),
     };
-    match outcome {
-        Ok(Ok(())) => HttpResponse::empty(200),
-        Ok(Err(failure)) if failure.message.is_empty() => HttpResponse::empty(failure.status),
-        Ok(Err(failure)) => {
-            HttpResponse::failure(failure.status, ContentType::Plain, &failure.message)
-        }
-        Err(error) => HttpResponse::error(&error, ContentType::Plain),
-    }
+    outcome.unwrap_or_else(|error| HttpResponse::error(&error, ContentType::Plain))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_are_described_as_the_service_expects() {
+        let document = SageMakerModel {
+            model_name: "m\"",
+            model_url: "/opt/ml/models/1/\u{1}",
+        };
+        assert_eq!(
+            to_json(&document),
+            r#"{"modelName":"m\"","modelUrl":"/opt/ml/models/1/\u0001"}"#
+        );
+    }
 
     #[test]
     fn routes() {

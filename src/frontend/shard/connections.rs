@@ -77,7 +77,7 @@ impl ConnectionState {
     }
 
     /// Notes how long nothing has happened; returns what it holds if it holds that for too long.
-    fn look(&self, stalled_looks_max: u32) -> Option<u64> {
+    fn check_stalled(&self, stalled_looks_max: u32) -> Option<u64> {
         let was_stirred = self.is_stirred.take();
         if was_stirred {
             self.idle_looks.set(0);
@@ -142,7 +142,7 @@ impl ConnectionTable {
         let excess_count = orders.begin_idle(self.table().len());
         let mut ending_count = 0;
         for state in self.table().iter_mut() {
-            if let Some(held_bytes) = state.look(orders.stalled_looks_max())
+            if let Some(held_bytes) = state.check_stalled(orders.stalled_looks_max())
                 && orders.note_stalled(held_bytes)
             {
                 stalled.push((held_bytes, Rc::clone(state)));

@@ -11,14 +11,17 @@ use conch_engine::{Error, InFlightPermit, clock};
 use super::state::Shard;
 use super::timer::Timer;
 
-/// What keeps a model until the request that it was summoned for is submitted. Boxed: most servers
-/// have none, and their requests carry it along.
-pub type ModelLease = Option<Box<InFlightPermit>>;
+/// Keeps a model until the request that it was loaded for is submitted. Boxed: most servers have
+/// none, and their requests carry it along.
+pub type HeldPermit = Option<Box<InFlightPermit>>;
+
+/// Waits for a model that is loaded.
+pub type ModelFuture = Pin<Box<dyn Future<Output = Result<HeldPermit, Error>>>>;
 
 /// A model that is there, or comes.
 pub enum EnsuredModel {
-    Here(ModelLease),
-    Coming(Pin<Box<dyn Future<Output = Result<ModelLease, Error>>>>),
+    Here(HeldPermit),
+    Coming(ModelFuture),
 }
 
 impl Shard {
@@ -32,7 +35,7 @@ impl Shard {
             return Ok(EnsuredModel::Here(None));
         };
         let call = match self.server.ensure_loaded(name, version)? {
-            LoadOutcome::Here(lease) => return Ok(EnsuredModel::Here(lease.map(Box::new))),
+            LoadOutcome::Here(permit) => return Ok(EnsuredModel::Here(permit.map(Box::new))),
             LoadOutcome::Coming(call) => call,
         };
         // What makes room has the same patience; this one is for the load behind it.
@@ -45,7 +48,7 @@ impl Shard {
             let mut timer = Timer::at(deadline_ns);
             poll_fn(|context| {
                 if let Poll::Ready(outcome) = call.as_mut().poll(context) {
-                    return Poll::Ready(outcome.map(|lease| lease.map(Box::new)));
+                    return Poll::Ready(outcome.map(|permit| permit.map(Box::new)));
                 }
                 Pin::new(&mut timer)
                     .poll(context)

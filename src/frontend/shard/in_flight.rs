@@ -57,31 +57,32 @@ impl InFlight {
         self.table.remove(slot);
     }
 
-    /// Books a delivery. Returns the waker of whoever waits for it, to be woken when no borrow is
-    /// held.
-    pub(crate) fn book(&mut self, delivery: Delivery) -> Option<Waker> {
-        let entry = self.table.get_mut(delivery.slot)?;
+    /// Takes a delivery in. Returns the waker of the task that waits for it, to be woken when no
+    /// borrow is held.
+    pub(crate) fn deliver(&mut self, delivery: Delivery) -> Option<Waker> {
+        let (slot, is_final) = (delivery.slot(), delivery.is_final());
+        let entry = self.table.get_mut(slot)?;
         if let Some(responses) = entry.responses.clone() {
-            if delivery.is_final {
-                self.table.remove(delivery.slot);
+            if is_final {
+                self.table.remove(slot);
             }
-            return responses.put(delivery);
+            return responses.push(delivery);
         }
         if entry.is_abandoned {
             // Nobody will read it: its buffers are free now, not at the end.
-            if delivery.is_final {
-                self.table.remove(delivery.slot);
+            if is_final {
+                self.table.remove(slot);
             }
             return None;
         }
-        if let Some(outcome) = delivery.outcome {
+        if let Some(outcome) = delivery.into_outcome() {
             entry.response_count = entry.response_count.saturating_add(1);
             entry.outcome = Some(match entry.response_count {
                 1 => outcome,
                 count => Err(wrong_count(count)),
             });
         }
-        if !delivery.is_final {
+        if !is_final {
             return None;
         }
         entry.is_final = true;
@@ -133,7 +134,7 @@ pub struct ResponseQueue {
 }
 
 impl ResponseQueue {
-    fn put(&self, delivery: Delivery) -> Option<Waker> {
+    fn push(&self, delivery: Delivery) -> Option<Waker> {
         self.deliveries.borrow_mut().push_back(delivery);
         self.waker.borrow_mut().take()
     }
@@ -157,11 +158,7 @@ mod tests {
     use super::*;
 
     fn delivery(slot: u64, outcome: Option<Result<Response, Error>>, is_final: bool) -> Delivery {
-        Delivery {
-            slot,
-            outcome,
-            is_final,
-        }
+        Delivery::new(slot, outcome, is_final)
     }
 
     #[test]
@@ -173,12 +170,12 @@ mod tests {
         in_flight.abandon(abandoned);
         for slot in [abandoned, awaited] {
             let outcome = Some(Err(Error::invalid("late")));
-            assert!(in_flight.book(delivery(slot, outcome, false)).is_none());
+            assert!(in_flight.deliver(delivery(slot, outcome, false)).is_none());
         }
         let mut keeps = |slot| in_flight.table.get_mut(slot).unwrap().outcome.is_some();
         assert!(!keeps(abandoned) && keeps(awaited));
         for slot in [abandoned, awaited] {
-            in_flight.book(delivery(slot, None, true));
+            in_flight.deliver(delivery(slot, None, true));
         }
         assert_eq!(in_flight.len(), 1, "the abandoned one is over");
         let mut context = Context::from_waker(Waker::noop());

@@ -7,10 +7,26 @@ use conch_engine::{
     Draft, Error, ModelVersion, RequestHandle, RequestTarget, Tenant, Timestamps, clock,
 };
 
+use super::ensure_loaded::HeldPermit;
 use super::in_flight::ResponseQueue;
 use super::response::{ResponseFuture, StreamRequest};
 use super::state::Shard;
 use super::timer::Timer;
+
+/// How a request goes into the engine, beside what it says.
+#[derive(Default)]
+pub struct SubmitOptions {
+    /// What was asked for when the model was found: if that has been taken out of service
+    /// meanwhile, the request goes to its successor.
+    pub version: Option<i64>,
+    /// Who sends it, where tenants' requests are bounded.
+    pub tenant: Option<Tenant>,
+    /// One that was taken before the request was parsed, where models come when they are asked for.
+    pub permit: HeldPermit,
+    /// The client's own deadline (monotonic): past it the request is withdrawn and the reply is
+    /// CANCELLED.
+    pub deadline_ns: Option<u64>,
+}
 
 impl Shard {
     /// The model version asked for (`None`: the highest ready one), or upstream's refusal. Does not
@@ -25,21 +41,17 @@ impl Shard {
 
     /// Checks `draft` against the model and puts it into the model's queue. Does not block.
     ///
-    /// `version` is what was asked for when `model` was found: if that has been taken out of
-    /// service meanwhile, the request goes to its successor. `deadline_ns` (monotonic) is the
-    /// client's own: past it the request is withdrawn and the reply is CANCELLED.
-    ///
     /// # Errors
     /// Whatever admission refuses; UNAVAILABLE if the shard has too many requests in flight or the
     /// model's queue is full.
     pub fn infer(
         self: &Rc<Self>,
         model: &Arc<ModelVersion>,
-        version: Option<i64>,
         draft: Draft<'_>,
-        deadline_ns: Option<u64>,
+        options: SubmitOptions,
     ) -> Result<ResponseFuture, Error> {
-        let (slot, handle) = self.begin(model, version, draft, deadline_ns, None)?;
+        let deadline_ns = options.deadline_ns;
+        let (slot, handle) = self.begin(model, draft, options, None)?;
         Ok(ResponseFuture::new(
             self,
             slot,
@@ -57,40 +69,37 @@ impl Shard {
         self: &Rc<Self>,
         responses: &Rc<ResponseQueue>,
         model: &Arc<ModelVersion>,
-        version: Option<i64>,
         draft: Draft<'_>,
-        deadline_ns: Option<u64>,
+        options: SubmitOptions,
     ) -> Result<StreamRequest, Error> {
-        let (slot, handle) = self.begin(
-            model,
-            version,
-            draft,
-            deadline_ns,
-            Some(Rc::clone(responses)),
-        )?;
+        let (slot, handle) = self.begin(model, draft, options, Some(Rc::clone(responses)))?;
         Ok(StreamRequest::new(self, slot, handle))
     }
 
     fn begin(
         self: &Rc<Self>,
         model: &Arc<ModelVersion>,
-        version: Option<i64>,
-        mut draft: Draft<'_>,
-        deadline_ns: Option<u64>,
+        draft: Draft<'_>,
+        options: SubmitOptions,
         responses: Option<Rc<ResponseQueue>>,
     ) -> Result<(u64, RequestHandle), Error> {
-        let lease = draft.lease.take();
+        let SubmitOptions {
+            version,
+            tenant,
+            permit: held,
+            deadline_ns,
+        } = options;
         let target = RequestTarget {
             model,
             version,
             id: draft.id,
-            tenant: draft.tenant,
+            tenant,
             correlation_id: &draft.correlation_id,
             sequence_flags: draft.sequence_flags,
             keeps_kind: true,
         };
         let engine = self.server.engine();
-        let permit = engine.enter(target, lease)?;
+        let permit = engine.enter(target, held)?;
         let slot = self
             .in_flight
             .borrow_mut()
@@ -108,7 +117,7 @@ impl Shard {
             self.wake_pump();
         }
         for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
-            chunk.settle();
+            chunk.mark_complete();
         }
         let submitted = engine.submit(permit, draft, &self.completion, slot, timestamps);
         if submitted.is_err() {

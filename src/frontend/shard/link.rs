@@ -48,7 +48,7 @@ pub(crate) enum ShardMessage {
     /// From a thread of the shard's own. Bounded by the jobs that it is given.
     Offloaded(JobDone),
     /// Look at the connections' deadlines, and show that you still turn. One at a time.
-    Poke,
+    Heartbeat,
     /// Finish what is in flight, close what is idle.
     Drain,
     /// Drop everything that is left and return.
@@ -93,7 +93,7 @@ impl ShardHandle {
 
     /// Posts and wakes. A message to a shard that has ended is dropped; its socket closes.
     pub(crate) fn send(&self, message: ShardMessage) {
-        if !matches!(message, ShardMessage::Poke) {
+        if !matches!(message, ShardMessage::Heartbeat) {
             self.is_stirred.store(true, Ordering::Relaxed);
         }
         let protocol = match &message {
@@ -136,7 +136,7 @@ impl ShardHandle {
     }
 
     /// The shard's pump can be woken by `waker` from now on.
-    pub(super) fn keep_pump_waker(&self, waker: &Waker) {
+    pub(super) fn set_pump_waker(&self, waker: &Waker) {
         self.pump_waker.get_or_init(|| waker.clone());
     }
 
@@ -146,12 +146,12 @@ impl ShardHandle {
     /// has its door open, and the executor may sleep on such a task (see `PREEMPT_AFTER`). A timer
     /// on the shard would not do either: its task could be the one that is slept on, and arming it
     /// would cost two system calls per sleep.
-    pub(crate) fn poke(&self) -> bool {
+    pub(crate) fn send_heartbeat(&self) -> bool {
         let sent_count = self.poke_count.load(Ordering::Relaxed);
         let is_answered = self.answer_count.load(Ordering::Relaxed) >= sent_count;
         if is_answered {
             self.poke_count.store(sent_count + 1, Ordering::Relaxed);
-            self.send(ShardMessage::Poke);
+            self.send(ShardMessage::Heartbeat);
         }
         if let Some(waker) = self.pump_waker.get() {
             waker.wake_by_ref();
@@ -238,11 +238,11 @@ mod tests {
         assert!(link.is_quiet());
         link.send(ShardMessage::Drain);
         assert!(!link.is_quiet() && link.is_quiet(), "a message");
-        link.poke();
-        assert!(!link.is_quiet(), "a poke without an answer");
+        link.send_heartbeat();
+        assert!(!link.is_quiet(), "a heartbeat without an answer");
         link.answer(3);
         assert!(!link.is_quiet(), "requests in flight");
-        link.poke();
+        link.send_heartbeat();
         link.answer(0);
         assert!(link.is_quiet());
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -289,12 +289,15 @@ mod tests {
     fn every_poke_wakes_a_pump_whose_door_is_open() {
         let (link, _receiver) = ShardHandle::new();
         let count = Arc::new(WakeCount::default());
-        link.keep_pump_waker(&Waker::from(Arc::clone(&count)));
-        assert!(link.poke(), "the first is sent");
-        assert!(!link.poke() && !link.poke(), "none was answered");
+        link.set_pump_waker(&Waker::from(Arc::clone(&count)));
+        assert!(link.send_heartbeat(), "the first is sent");
+        assert!(
+            !link.send_heartbeat() && !link.send_heartbeat(),
+            "none was answered"
+        );
         assert_eq!(count.get(), 3);
         link.answer(0);
-        assert!(link.poke());
+        assert!(link.send_heartbeat());
         assert_eq!(count.get(), 4);
     }
 }

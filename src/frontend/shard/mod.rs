@@ -28,8 +28,9 @@ mod yield_policy;
 
 pub(crate) use connection_guard::ConnectionGuard;
 pub(crate) use connections::WaitReason;
-pub(crate) use ensure_loaded::{EnsuredModel, ModelLease};
+pub(crate) use ensure_loaded::{EnsuredModel, HeldPermit};
 pub(crate) use in_flight::ResponseQueue;
+pub use inference::SubmitOptions;
 pub(crate) use response::{ResponseFuture, StreamRequest};
 pub(crate) use shares::ConnectionShares;
 pub(crate) use slab::Slab;

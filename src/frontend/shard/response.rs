@@ -12,8 +12,8 @@ use conch_engine::{Code, Credits, Error, RequestHandle, Response};
 use super::state::Shard;
 use super::timer::Timer;
 
-/// A request in flight whose deliveries go to a [`super::ResponseQueue`]. Dropping it before the final one
-/// cancels the request.
+/// A request in flight whose deliveries go to a [`super::ResponseQueue`]. Dropping it before the
+/// final one cancels the request.
 pub struct StreamRequest {
     shard: Rc<Shard>,
     slot: u64,
@@ -38,7 +38,7 @@ impl StreamRequest {
 
     /// What its responses were paid with.
     pub fn credits(&self) -> Option<&Arc<Credits>> {
-        self.handle.shared().credits.as_ref()
+        self.handle.shared().features.credits.as_ref()
     }
 
     /// The final delivery has come.

@@ -28,7 +28,7 @@ impl SpareBuffers {
     }
 
     pub fn give_input(&self, buffer: Vec<u8>) {
-        keep(&self.inputs, buffer);
+        push_spare(&self.inputs, buffer);
     }
 
     /// An empty buffer.
@@ -38,11 +38,11 @@ impl SpareBuffers {
 
     pub fn give_output(&self, mut buffer: Vec<u8>) {
         buffer.clear();
-        keep(&self.outputs, buffer);
+        push_spare(&self.outputs, buffer);
     }
 }
 
-fn keep(buffers: &RefCell<Vec<Vec<u8>>>, buffer: Vec<u8>) {
+fn push_spare(buffers: &RefCell<Vec<Vec<u8>>>, buffer: Vec<u8>) {
     let mut buffers = buffers.borrow_mut();
     if buffer.capacity() > 0 && buffers.len() < COUNT_MAX {
         buffers.push(buffer);

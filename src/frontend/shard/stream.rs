@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_lite::{AsyncRead, AsyncWrite};
+use futures_util::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 
 /// A connected TCP socket on the shard that polls it.

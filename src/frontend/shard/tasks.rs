@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::task::Context;
 
-use futures_lite::FutureExt;
+use futures_util::FutureExt;
 
 use super::state::Shard;
 

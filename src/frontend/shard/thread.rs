@@ -85,7 +85,8 @@ impl ShardThread {
                 // The runtime looks the CPU up there, and panics without it.
                 CpuSet::online().map_err(|error| {
                     Error::internal(format!(
-                        "cannot read the CPUs of this machine from /sys ({error}): mount it (mount -t sysfs sysfs /sys), or give --shard-affinity=set"
+                        "cannot read the CPUs of this machine from /sys ({error}): \
+                         mount it (mount -t sysfs sysfs /sys), or give --shard-affinity=set"
                     ))
                 })?;
                 Placement::Fixed(cpu)
@@ -160,12 +161,12 @@ impl Shard {
         context: &mut Context<'_>,
     ) -> Poll<()> {
         let mut handled_count = 0;
-        self.keep_pump_waker(context.waker());
+        self.set_pump_waker(context.waker());
         loop {
             for message in taken.by_ref() {
                 match message {
                     ShardMessage::Delivery(delivery) => {
-                        let waker = self.in_flight.borrow_mut().book(delivery);
+                        let waker = self.in_flight.borrow_mut().deliver(delivery);
                         if let Some(waker) = waker {
                             waker.wake();
                         }
@@ -178,7 +179,7 @@ impl Shard {
                             waker.wake();
                         }
                     }
-                    ShardMessage::Poke => {
+                    ShardMessage::Heartbeat => {
                         let now_ns = clock::monotonic_ns();
                         self.connections.borrow_mut().sweep(now_ns, &self.orders);
                         self.link.answer(self.in_flight.borrow().len());
@@ -211,11 +212,11 @@ impl Shard {
         }
     }
 
-    fn keep_pump_waker(&self, waker: &Waker) {
+    fn set_pump_waker(&self, waker: &Waker) {
         let mut kept = self.pump_waker.borrow_mut();
         if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *kept = Some(waker.clone());
-            self.link.keep_pump_waker(waker);
+            self.link.set_pump_waker(waker);
         }
     }
 

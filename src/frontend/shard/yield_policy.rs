@@ -61,18 +61,20 @@ impl YieldPolicy {
         let start_ns = clock::monotonic_ns();
         loop {
             if let Some(found) = look() {
-                self.book(clock::monotonic_ns().saturating_sub(start_ns) <= ABSENCE_NS_MAX);
+                self.adjust_penalty(
+                    clock::monotonic_ns().saturating_sub(start_ns) <= ABSENCE_NS_MAX,
+                );
                 return Some(found);
             }
             if clock::monotonic_ns().saturating_sub(start_ns) > PATIENCE_NS {
-                self.book(false);
+                self.adjust_penalty(false);
                 return None;
             }
             std::thread::yield_now();
         }
     }
 
-    fn book(&self, has_paid: bool) {
+    fn adjust_penalty(&self, has_paid: bool) {
         let penalty = if has_paid {
             self.penalty.get() / 2
         } else {

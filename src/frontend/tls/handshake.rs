@@ -81,7 +81,8 @@ fn complain(peer: IpAddr, count_max: usize) {
     LIMITER.warn(
         clock::monotonic_ns(),
         format_args!(
-            "closed a connection before the end of its TLS handshake: {count_max} handshakes are under way (--grpc-handshakes-max); \
+            "closed a connection before the end of its TLS handshake: \
+             {count_max} handshakes are under way (--grpc-handshakes-max); \
              the last to come was from {peer}"
         ),
     );

@@ -221,9 +221,8 @@ mod tests {
         let (second, _) = handshakes.begin(peer(1), MS);
         let (third, displaces) = handshakes.begin(peer(2), MS);
         assert!(displaces && second.entry.is_displaced.get());
-        let outcome = |it: &Handshake<'_>| {
-            futures_lite::future::block_on(it.unless_displaced(async { Some(1) }))
-        };
+        let outcome =
+            |it: &Handshake<'_>| crate::testing::block_on(it.unless_displaced(async { Some(1) }));
         assert_eq!(
             [&first, &second, &third].map(outcome),
             [Some(1), None, Some(1)]

@@ -1,9 +1,10 @@
 //! TLS under gRPC; the only door to rustls.
 //!
-//! [`config`] is what connections share, [`files`] reads certificates and keys at the start, [`handshake`] brings a connection to where
-//! it may speak, [`handshakes`] bounds how many are on their way there, and [`session`] turns its
-//! records into plain bytes and back. TLS 1.2 and 1.3, HTTP/2 by ALPN, no resumption: gRPC's
-//! connections live long, and what is not kept cannot be stolen.
+//! [`config`] is what connections share, [`files`] reads certificates and keys at the start,
+//! [`handshake`] brings a connection to where it may speak, [`handshakes`] bounds how many are on
+//! their way there, and [`session`] turns its records into plain bytes and back. TLS 1.2 and 1.3,
+//! HTTP/2 by ALPN, no resumption: gRPC's connections live long, and what is not kept cannot be
+//! stolen.
 
 mod config;
 mod files;

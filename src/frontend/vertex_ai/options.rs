@@ -81,7 +81,8 @@ impl VertexAiOptions {
                 Ok(())
             }
             _ => Err(Error::invalid(
-                "Expect the model repository contains only a single model if default model is not specified",
+                "Expect the model repository contains only a single model if default model is not \
+                 specified",
             )),
         }
     }

@@ -18,7 +18,7 @@ use crate::http::head::{HttpMethod, RequestHead};
 use crate::http::route::{self, HttpRoute as TritonRoute, ModelOperation};
 use crate::http::service::{self, InferenceService, plan_route};
 use crate::metrics;
-use crate::shard::{ConnectionGuard, ModelLease, Shard, ShardStream};
+use crate::shard::{ConnectionGuard, HeldPermit, Shard, ShardStream};
 
 const REDIRECT_HEADER: &str = "X-Vertex-Ai-Triton-Redirect";
 
@@ -162,7 +162,7 @@ impl HttpService for VertexAiService {
         }
     }
 
-    fn wanted<'a>(
+    fn required_model<'a>(
         &'a self,
         head: &'a RequestHead<'_>,
         route: &'a VertexAiRoute<'_>,
@@ -172,15 +172,15 @@ impl HttpService for VertexAiService {
                 Some((Cow::Borrowed(&self.settings.default_model), None))
             }
             VertexAiRoute::Redirect(route, HttpMethod::Post) => {
-                InferenceService.wanted(head, route)
+                InferenceService.required_model(head, route)
             }
             _ => None,
         }
     }
 
-    fn keep(&self, plan: &mut VertexAiPlan, lease: ModelLease) {
+    fn attach_permit(&self, plan: &mut VertexAiPlan, permit: HeldPermit) {
         if let VertexAiPlan::Inference(plan) = plan {
-            InferenceService.keep(plan, lease);
+            InferenceService.attach_permit(plan, permit);
         }
     }
 

@@ -24,10 +24,11 @@ impl ListingBudget {
         ListingBudget(Cell::new(TOGETHER_MAX))
     }
 
-    fn take(&self) -> Result<(), RemoteFailure> {
+    fn spend_one(&self) -> Result<(), RemoteFailure> {
         let left = self.0.get().checked_sub(1).ok_or_else(|| {
             refusal(format!(
-                "there are more than {TOGETHER_MAX} objects in the models that are looked at together"
+                "there are more than {TOGETHER_MAX} objects in the models that are looked at \
+                 together"
             ))
         })?;
         self.0.set(left);
@@ -44,7 +45,7 @@ pub(crate) async fn directories(
     place: &UriLocation,
 ) -> Result<BTreeSet<String>, RemoteFailure> {
     let mut names = BTreeSet::new();
-    let take = |page: ListResult| {
+    let add_page = |page: ListResult| {
         let found = page.common_prefixes.iter().filter_map(Path::filename);
         names.extend(found.map(ToOwned::to_owned));
         match names.len() {
@@ -54,7 +55,7 @@ pub(crate) async fn directories(
             ))),
         }
     };
-    walk(store, place, Some(DELIMITER), take).await?;
+    walk(store, place, Some(DELIMITER), add_page).await?;
     Ok(names)
 }
 
@@ -64,14 +65,14 @@ pub(crate) async fn exists(
     place: &UriLocation,
 ) -> Result<bool, RemoteFailure> {
     let mut is_there = place.key.is_empty();
-    let take = |page: ListResult| {
+    let add_page = |page: ListResult| {
         is_there |= !page.objects.is_empty();
         Ok(match is_there {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         })
     };
-    walk(store, place, None, take).await?;
+    walk(store, place, None, add_page).await?;
     Ok(is_there)
 }
 
@@ -85,12 +86,12 @@ pub(crate) async fn contents(
     allowance: &ListingBudget,
 ) -> Result<RemoteListing, RemoteFailure> {
     let mut found = BTreeMap::new();
-    let take = |page: ListResult| {
+    let add_page = |page: ListResult| {
         for meta in page.objects {
             let Some(name) = below(&meta.location, &place.key) else {
                 continue;
             };
-            allowance.take()?;
+            allowance.spend_one()?;
             found.insert(name.to_owned(), meta);
             if found.len() > ENTRIES_MAX {
                 return Err(refusal(format!(
@@ -100,7 +101,7 @@ pub(crate) async fn contents(
         }
         Ok(ControlFlow::Continue(()))
     };
-    walk(store, place, None, take).await?;
+    walk(store, place, None, add_page).await?;
     // Consoles and tools mark a directory by an empty object whose name ends with a slash, of which
     // a listing does not tell. Where something lies in it, that tells enough; else the download
     // asks.
@@ -125,12 +126,12 @@ pub(crate) async fn contents(
     })
 }
 
-/// Shows `take` all pages of the listing of `place`, until it has seen enough.
+/// Shows `add_page` all pages of the listing of `place`, until it has seen enough.
 async fn walk(
     store: &dyn PaginatedListStore,
     place: &UriLocation,
     delimiter: Option<&'static str>,
-    mut take: impl FnMut(ListResult) -> Result<ControlFlow<()>, RemoteFailure>,
+    mut add_page: impl FnMut(ListResult) -> Result<ControlFlow<()>, RemoteFailure>,
 ) -> Result<(), RemoteFailure> {
     let prefix = match path(&place.key)?.as_ref() {
         "" => None,
@@ -144,7 +145,7 @@ async fn walk(
             ..PaginatedListOptions::default()
         };
         let page = store.list_paginated(prefix.as_deref(), options).await?;
-        if take(page.result)?.is_break() || page.page_token.is_none() {
+        if add_page(page.result)?.is_break() || page.page_token.is_none() {
             return Ok(());
         }
         page_token = page.page_token;

@@ -135,7 +135,8 @@ fn follow<'t>(settings: &ProfileSettings<'t>, arn: &str) -> Result<ChainStep<'t>
         (None, Some("EcsContainer")) => Ok(ChainStep::Role(role, BaseCredentials::Container)),
         (None, Some("Ec2InstanceMetadata")) => Ok(ChainStep::Role(role, BaseCredentials::Instance)),
         (None, Some(other)) => Err(format!(
-            "its credential_source '{other}' is none of Environment, EcsContainer, Ec2InstanceMetadata"
+            "its credential_source '{other}' is none of Environment, EcsContainer, \
+             Ec2InstanceMetadata"
         )),
         (None, None) => match settings.get("web_identity_token_file") {
             Some(file) => Ok(ChainStep::End(BaseCredentials::WebIdentity {

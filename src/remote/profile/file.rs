@@ -136,9 +136,11 @@ mod tests {
 
     #[test]
     fn sections() {
-        let text = "aws_access_key_id = nobody's\n# [default]\n[default]\naws_access_key_id=A\n\n\
-                    aws_secret_access_key = b=c \n[profile other]\nregion = eu-west-1\ns3 =\n  region = nested\n\
-                    [ spaced ]\nregion=x\n[sso-session other]\nsso_region=s\n[default]\nregion=late\n[empty]";
+        let text = "aws_access_key_id = nobody's\n# \
+                    [default]\n[default]\naws_access_key_id=A\n\naws_secret_access_key = b=c \
+                    \n[profile other]\nregion = eu-west-1\ns3 =\n  region = nested\n[ spaced \
+                    ]\nregion=x\n[sso-session \
+                    other]\nsso_region=s\n[default]\nregion=late\n[empty]";
         let files = ProfileFiles::of(text, "[profile spaced]\nregion = y\noutput = json");
         type Pairs = &'static [(&'static str, &'static str)];
         let table: [(&str, Option<Pairs>); 5] = [

@@ -148,7 +148,7 @@ impl ProfileProvider {
         let outcome = self.follow(token).await;
         let now = SystemTime::now();
         outcome
-            .and_then(|temporary| cache.keep(temporary, now))
+            .and_then(|temporary| cache.store(temporary, now))
             .or_else(|why| {
                 let failure = NoCredentials::new(&self.profile, &why);
                 let used = cache.fall_back(failure.clone(), now, began.elapsed())?;
@@ -272,7 +272,9 @@ mod tests {
         .unwrap();
         fs::write(
             folder.join(".aws/config"),
-            "[default]\nregion=r1\n[profile work]\nregion=r2\n[profile role]\nrole_arn=arn\nsource_profile=work\n[profile bare]\nrole_arn=arn\n[profile keyed]\nrole_arn=arn\nsource_profile=default\naws_access_key_id=X\naws_secret_access_key=x\n",
+            "[default]\nregion=r1\n[profile work]\nregion=r2\n[profile \
+             role]\nrole_arn=arn\nsource_profile=work\n[profile bare]\nrole_arn=arn\n[profile \
+             keyed]\nrole_arn=arn\nsource_profile=default\naws_access_key_id=X\naws_secret_access_key=x\n",
         )
         .unwrap();
         let home = folder.display().to_string();

@@ -144,85 +144,87 @@ const EXCERPT_CHARS_MAX: usize = 500;
 mod tests {
     use super::*;
 
+    type Pairs = &'static [(&'static str, &'static str)];
+
+    const ENDPOINTS: [(SignedService, &str, Pairs, Result<&str, &str>); 12] = [
+        (
+            SignedService::Sts,
+            "eu-west-1",
+            &[],
+            Ok("https://sts.eu-west-1.amazonaws.com"),
+        ),
+        (
+            SignedService::Sso,
+            "us-east-1",
+            &[],
+            Ok("https://portal.sso.us-east-1.amazonaws.com"),
+        ),
+        (
+            SignedService::SsoOidc,
+            "us-east-1",
+            &[],
+            Ok("https://oidc.us-east-1.amazonaws.com"),
+        ),
+        (
+            SignedService::Sts,
+            "cn-north-1",
+            &[],
+            Ok("https://sts.cn-north-1.amazonaws.com.cn"),
+        ),
+        (
+            SignedService::Sts,
+            "us-iso-east-1",
+            &[],
+            Ok("https://sts.us-iso-east-1.c2s.ic.gov"),
+        ),
+        (
+            SignedService::Sts,
+            "us-isob-east-1",
+            &[],
+            Ok("https://sts.us-isob-east-1.sc2s.sgov.gov"),
+        ),
+        (
+            SignedService::Sts,
+            "r",
+            &[
+                ("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1/"),
+                ("AWS_ENDPOINT_URL", "http://b"),
+            ],
+            Ok("http://127.0.0.1:1"),
+        ),
+        (
+            SignedService::Sso,
+            "r",
+            &[
+                ("AWS_ENDPOINT_URL_STS", "http://a"),
+                ("AWS_ENDPOINT_URL", "http://b/c"),
+            ],
+            Ok("http://b/c"),
+        ),
+        (
+            SignedService::Sts,
+            "x.evil/",
+            &[],
+            Err("'x.evil/' is no region"),
+        ),
+        (SignedService::Sts, "", &[], Err("'' is no region")),
+        (
+            SignedService::Sts,
+            "r",
+            &[("AWS_ENDPOINT_URL_STS", "sts")],
+            Err("AWS_ENDPOINT_URL_STS is no URL of a service"),
+        ),
+        (
+            SignedService::Sts,
+            "r",
+            &[("AWS_ENDPOINT_URL", "ftp://a")],
+            Err("AWS_ENDPOINT_URL is no URL of a service"),
+        ),
+    ];
+
     #[test]
     fn endpoints() {
-        type Pairs = &'static [(&'static str, &'static str)];
-        let table: [(SignedService, &str, Pairs, Result<&str, &str>); 12] = [
-            (
-                SignedService::Sts,
-                "eu-west-1",
-                &[],
-                Ok("https://sts.eu-west-1.amazonaws.com"),
-            ),
-            (
-                SignedService::Sso,
-                "us-east-1",
-                &[],
-                Ok("https://portal.sso.us-east-1.amazonaws.com"),
-            ),
-            (
-                SignedService::SsoOidc,
-                "us-east-1",
-                &[],
-                Ok("https://oidc.us-east-1.amazonaws.com"),
-            ),
-            (
-                SignedService::Sts,
-                "cn-north-1",
-                &[],
-                Ok("https://sts.cn-north-1.amazonaws.com.cn"),
-            ),
-            (
-                SignedService::Sts,
-                "us-iso-east-1",
-                &[],
-                Ok("https://sts.us-iso-east-1.c2s.ic.gov"),
-            ),
-            (
-                SignedService::Sts,
-                "us-isob-east-1",
-                &[],
-                Ok("https://sts.us-isob-east-1.sc2s.sgov.gov"),
-            ),
-            (
-                SignedService::Sts,
-                "r",
-                &[
-                    ("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1/"),
-                    ("AWS_ENDPOINT_URL", "http://b"),
-                ],
-                Ok("http://127.0.0.1:1"),
-            ),
-            (
-                SignedService::Sso,
-                "r",
-                &[
-                    ("AWS_ENDPOINT_URL_STS", "http://a"),
-                    ("AWS_ENDPOINT_URL", "http://b/c"),
-                ],
-                Ok("http://b/c"),
-            ),
-            (
-                SignedService::Sts,
-                "x.evil/",
-                &[],
-                Err("'x.evil/' is no region"),
-            ),
-            (SignedService::Sts, "", &[], Err("'' is no region")),
-            (
-                SignedService::Sts,
-                "r",
-                &[("AWS_ENDPOINT_URL_STS", "sts")],
-                Err("AWS_ENDPOINT_URL_STS is no URL of a service"),
-            ),
-            (
-                SignedService::Sts,
-                "r",
-                &[("AWS_ENDPOINT_URL", "ftp://a")],
-                Err("AWS_ENDPOINT_URL is no URL of a service"),
-            ),
-        ];
-        for (service, region, variables, expected) in table {
+        for (service, region, variables, expected) in ENDPOINTS {
             let environment = move |name: &str| {
                 let found = variables.iter().find(|(variable, _)| *variable == name);
                 found.map(|(_, value)| (*value).to_owned())

@@ -185,13 +185,13 @@ mod tests {
                     <SessionToken>T==</SessionToken><Expiration>1970-01-01T00:00:09Z</Expiration></Credentials>";
         let whole = |action: &str, inside: &str| {
             format!(
-                "<?xml version=\"1.0\"?>\n<{action}Response xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  <{action}Result>\
-                 <AssumedRoleUser><Arn>a</Arn></AssumedRoleUser>{inside}<PackedPolicySize>6</PackedPolicySize></{action}Result>\
-                 <ResponseMetadata><RequestId>1</RequestId></ResponseMetadata></{action}Response>"
+                "<?xml version=\"1.0\"?>\n<{action}Response \
+                 xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  \
+                 <{action}Result><AssumedRoleUser><Arn>a</Arn></AssumedRoleUser>{inside}<PackedPolicySize>6</PackedPolicySize></{action}Result><ResponseMetadata><RequestId>1</RequestId></ResponseMetadata></{action}Response>"
             )
         };
-        let refusal = "<ErrorResponse xmlns=\"x\"><Error><Type>Sender</Type><Code>AccessDenied</Code>\
-                       <Message>not\nyou</Message></Error><RequestId>1</RequestId></ErrorResponse>";
+        let refusal = "<ErrorResponse \
+                       xmlns=\"x\"><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>not\nyou</Message></Error><RequestId>1</RequestId></ErrorResponse>";
         let no_service = Err("the answer is not that of a token service");
         let table: [(u16, String, Result<&str, &str>); 9] = [
             (200, whole("AssumeRole", keys), Ok("K")),

@@ -91,7 +91,7 @@ impl CredentialCache {
 
     /// # Errors
     /// If they have ended already.
-    pub(super) fn keep(
+    pub(super) fn store(
         &mut self,
         temporary: TemporaryCredential,
         now: SystemTime,
@@ -107,7 +107,8 @@ impl CredentialCache {
                 if left.is_zero() {
                     let time = show_time(expires);
                     return Err(format!(
-                        "the credentials in the answer expired at {time}: renew them, or set the clock"
+                        "the credentials in the answer expired at {time}: renew them, or set the \
+                         clock"
                     ));
                 }
                 Some(now + left.saturating_sub(RENEWAL).max(left / 4 * 3))
@@ -184,13 +185,15 @@ mod tests {
         ] {
             let mut cache = CredentialCache::default();
             assert!(cache.current(START).is_none());
-            cache.keep(temporary("a", lifetime.map(at)), START).unwrap();
+            cache
+                .store(temporary("a", lifetime.map(at)), START)
+                .unwrap();
             let last = renewal.unwrap_or(1_000_000);
             assert_eq!(cache.current(at(last - 1)).unwrap().key_id, "a");
             assert_eq!(cache.current(at(last)).is_none(), renewal.is_some());
         }
         let mut cache = CredentialCache::default();
-        let error = cache.keep(temporary("a", Some(at(5))), at(5)).unwrap_err();
+        let error = cache.store(temporary("a", Some(at(5))), at(5)).unwrap_err();
         assert!(error.contains("expired at 1970-01-01T00:00:05Z"), "{error}");
         assert!(cache.current(at(5)).is_none());
     }
@@ -199,7 +202,7 @@ mod tests {
     fn what_is_valid_is_used_when_no_others_are_to_be_had() {
         let failure = || NoCredentials::new("p", "no answer");
         let mut cache = CredentialCache::default();
-        cache.keep(temporary("a", Some(at(3600))), START).unwrap();
+        cache.store(temporary("a", Some(at(3600))), START).unwrap();
         assert!(cache.current(at(3300)).is_none());
         let second = Duration::from_secs(1);
         let used = cache.fall_back(failure(), at(3300), second).unwrap();
@@ -210,7 +213,7 @@ mod tests {
         assert!(cache.current(at(3599)).is_some() && cache.current(at(3600)).is_none());
         cache.fall_back(failure(), at(3600), second).unwrap_err();
         // Others take their place, and the failure is forgotten.
-        cache.keep(temporary("b", None), at(3601)).unwrap();
+        cache.store(temporary("b", None), at(3601)).unwrap();
         assert_eq!(cache.current(at(3601)).unwrap().key_id, "b");
         assert!(cache.failure(Instant::now()).is_none());
     }

@@ -130,7 +130,7 @@ impl<T: Entry> PriorityLevels<T> {
     /// The next waiting request at or after `cursor`, which moves onto it. Claimed ones are dropped
     /// and late ones delayed on the way, so that what lies before the cursor is exactly what was
     /// seen.
-    pub(super) fn look(
+    pub(super) fn seek(
         &mut self,
         cursor: &mut LevelCursor,
         now_ns: u64,

@@ -33,7 +33,23 @@ pub struct DynamicBatcher<T: Entry> {
     held_until_count: usize,
 }
 
-/// What a look over the queue decided.
+/// The requests at the front of the queue that fit together.
+struct BatchScan {
+    count: usize,
+    /// Their inferences.
+    size: u32,
+    /// Where to cut them, as count and inferences: behind the last that makes up a preferred size;
+    /// if there is none, before the first that exceeds the largest preferred size.
+    preferred: Option<(usize, u32)>,
+    /// The next request does not fit.
+    is_full: bool,
+    /// When the first of them was queued.
+    oldest_ns: u64,
+    /// When the order of the queue changes by itself.
+    expires_ns: u64,
+}
+
+/// What a scan of the queue leads to.
 struct BatchPlan {
     /// Take the first so many requests.
     count: usize,
@@ -41,6 +57,24 @@ struct BatchPlan {
     size: u32,
     /// With nothing to take: when to look again.
     deadline_ns: u64,
+}
+
+impl BatchPlan {
+    fn take(count: usize, size: u32) -> BatchPlan {
+        BatchPlan {
+            count,
+            size,
+            deadline_ns: NEVER_NS,
+        }
+    }
+
+    fn wait_until(deadline_ns: u64) -> BatchPlan {
+        BatchPlan {
+            count: 0,
+            size: 0,
+            deadline_ns,
+        }
+    }
 }
 
 impl<T: Entry> DynamicBatcher<T> {
@@ -73,10 +107,12 @@ impl<T: Entry> DynamicBatcher<T> {
         self.held_until_count = count;
     }
 
+    /// Adds an arrival.
     pub fn accept(&mut self, entry: T) {
         self.levels.push(entry);
     }
 
+    /// Rejects what has timed out.
     pub fn expire(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) -> PollState {
         self.levels.reject(now_ns, output);
         PollState {
@@ -85,7 +121,8 @@ impl<T: Entry> DynamicBatcher<T> {
         }
     }
 
-    pub fn look(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) -> PollState {
+    /// Whether a batch could be formed at `now_ns`. Rejects what has timed out.
+    pub fn peek(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) -> PollState {
         self.levels.reject(now_ns, output);
         let plan = self.plan(now_ns, &mut output.cancelled);
         PollState {
@@ -95,6 +132,7 @@ impl<T: Entry> DynamicBatcher<T> {
         }
     }
 
+    /// Forms one batch, if it is time for one at `now_ns`.
     pub fn form(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) -> PollState {
         self.levels.reject(now_ns, output);
         loop {
@@ -117,57 +155,68 @@ impl<T: Entry> DynamicBatcher<T> {
         }
     }
 
-    /// Looks over the queue and decides; see spec, "Dynamic batcher", steps 2 to 5.
+    /// Looks over the queue and decides.
     fn plan(&mut self, now_ns: u64, cancelled: &mut Vec<T::Owned>) -> BatchPlan {
         if self.levels.count() < self.held_until_count {
-            return BatchPlan {
-                count: 0,
-                size: 0,
-                deadline_ns: NEVER_NS,
-            };
+            return BatchPlan::wait_until(NEVER_NS);
         }
         self.held_until_count = 0;
-        let size_preferred_max = self
-            .preferred_sizes
-            .last()
-            .copied()
-            .unwrap_or(self.batch_size_max);
+        let scan = self.scan(now_ns, cancelled);
+        let plan = self.decide(&scan, now_ns);
+        let is_in_bounds = plan.count <= 1 || plan.size <= self.batch_size_max;
+        assert!(is_in_bounds, "a batch is larger than the model allows");
+        plan
+    }
+
+    /// The largest preferred size.
+    fn size_preferred_max(&self) -> u32 {
+        let last = self.preferred_sizes.last().copied();
+        last.unwrap_or(self.batch_size_max)
+    }
+
+    /// Collects requests from the front of the queue until one does not fit.
+    fn scan(&mut self, now_ns: u64, cancelled: &mut Vec<T::Owned>) -> BatchScan {
+        let size_preferred_max = self.size_preferred_max();
         let mut cursor = LevelCursor::default();
         let mut template = Signature::new();
-        let (mut count, mut size) = (0_usize, 0_u32);
-        let mut mark: Option<(usize, u32)> = None;
-        let (mut is_full, mut is_begun) = (false, false);
-        let (mut oldest_ns, mut expires_ns) = (NEVER_NS, NEVER_NS);
-        while let Some(queued) = self.levels.look(&mut cursor, now_ns) {
+        let mut scan = BatchScan {
+            count: 0,
+            size: 0,
+            preferred: None,
+            is_full: false,
+            oldest_ns: NEVER_NS,
+            expires_ns: NEVER_NS,
+        };
+        let mut is_begun = false;
+        while let Some(queued) = self.levels.seek(&mut cursor, now_ns) {
             let facts = queued.entry.facts();
-            let next_size = size.saturating_add(facts.batch_count);
-            if count == 0 {
+            let next_size = scan.size.saturating_add(facts.batch_count);
+            if scan.count == 0 {
                 template.clone_from(&facts.signature);
             } else {
-                if next_size > size_preferred_max && mark.is_none() {
-                    mark = Some((count, size));
+                if next_size > size_preferred_max && scan.preferred.is_none() {
+                    scan.preferred = Some((scan.count, scan.size));
                 }
                 if next_size > self.batch_size_max || facts.signature != template {
-                    is_full = true;
+                    scan.is_full = true;
                     break;
                 }
             }
             if let Some(strategy) = &mut self.strategy {
-                if !is_begun {
+                if !std::mem::replace(&mut is_begun, true) {
                     strategy.begin();
-                    is_begun = true;
                 }
                 match strategy.includes(&queued.entry) {
                     BatchDecision::Joins => {}
                     BatchDecision::Stays => {
-                        is_full = true;
+                        scan.is_full = true;
                         // A request that joins no batch has one to itself: upstream would never
                         // execute it, nor any behind it.
-                        if count > 0 {
+                        if scan.count > 0 {
                             break;
                         }
                     }
-                    // The next look finds it claimed.
+                    // The next step finds it claimed.
                     BatchDecision::Gone => continue,
                     BatchDecision::Cancelled(owned) => {
                         cancelled.push(owned);
@@ -175,14 +224,14 @@ impl<T: Entry> DynamicBatcher<T> {
                     }
                 }
             }
-            count += 1;
-            size = next_size;
-            oldest_ns = oldest_ns.min(facts.queued_ns);
-            expires_ns = expires_ns.min(queued.expires_ns());
-            if self.preferred_sizes.binary_search(&size).is_ok() {
-                mark = Some((count, size));
+            scan.count += 1;
+            scan.size = next_size;
+            scan.oldest_ns = scan.oldest_ns.min(facts.queued_ns);
+            scan.expires_ns = scan.expires_ns.min(queued.expires_ns());
+            if self.preferred_sizes.binary_search(&next_size).is_ok() {
+                scan.preferred = Some((scan.count, next_size));
             }
-            if is_full {
+            if scan.is_full {
                 break;
             }
             cursor.advance();
@@ -192,31 +241,23 @@ impl<T: Entry> DynamicBatcher<T> {
         {
             strategy.end();
         }
-        let delay_end_ns = oldest_ns.saturating_add(self.delay_ns);
+        scan
+    }
+
+    /// What to do with the requests of `scan`.
+    fn decide(&self, scan: &BatchScan, now_ns: u64) -> BatchPlan {
+        let delay_end_ns = scan.oldest_ns.saturating_add(self.delay_ns);
         let is_overdue = self.delay_ns != 0 && now_ns >= delay_end_ns;
-        if let Some((count, size)) = mark
+        if let Some((count, size)) = scan.preferred
             && !is_overdue
         {
-            return BatchPlan {
-                count,
-                size,
-                deadline_ns: NEVER_NS,
-            };
+            return BatchPlan::take(count, size);
         }
-        if count > 0 && !(is_full || size >= size_preferred_max || is_overdue || self.delay_ns == 0)
-        {
-            let deadline_ns = delay_end_ns.min(expires_ns);
-            return BatchPlan {
-                count: 0,
-                size: 0,
-                deadline_ns,
-            };
+        let is_complete = scan.is_full || scan.size >= self.size_preferred_max();
+        if scan.count > 0 && !(is_complete || is_overdue || self.delay_ns == 0) {
+            return BatchPlan::wait_until(delay_end_ns.min(scan.expires_ns));
         }
-        BatchPlan {
-            count,
-            size,
-            deadline_ns: NEVER_NS,
-        }
+        BatchPlan::take(scan.count, scan.size)
     }
 
     /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those
@@ -241,7 +282,7 @@ impl<T: Entry> DynamicBatcher<T> {
         }
         while size < plan.size {
             let mut cursor = LevelCursor::default();
-            let Some(queued) = self.levels.look(&mut cursor, now_ns) else {
+            let Some(queued) = self.levels.seek(&mut cursor, now_ns) else {
                 return;
             };
             let facts = queued.entry.facts();

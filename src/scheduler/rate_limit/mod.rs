@@ -4,7 +4,7 @@
 //! ```text
 //!          wait                 granted (by any event)
 //! idle ──────────► waiting ──────────────────────────────► running
-//!   ▲                 │ leave                                 │
+//!   ▲                 │ stop_waiting                          │
 //!   └─────────────────┴───────────────────────────────────────┘ finish
 //! ```
 //!
@@ -36,8 +36,6 @@
 //! all tags are history, and who comes next begins beyond them.
 
 mod resources;
-#[cfg(test)]
-mod share_tests;
 #[cfg(test)]
 mod tests;
 
@@ -104,6 +102,30 @@ enum InstanceState {
     Running,
 }
 
+impl LimitedInstance {
+    /// Another instance, which came later in the order, was granted `taken`. True if that kept this
+    /// one waiting and no other may do so again.
+    fn count_overtaking(&mut self, taken: &ResourceNeeds) -> bool {
+        let InstanceState::Waiting {
+            overtaken_count, ..
+        } = &mut self.state
+        else {
+            return false;
+        };
+        if !self.needs.keys().any(|need| taken.contains_key(need)) {
+            return false;
+        }
+        *overtaken_count += 1;
+        *overtaken_count >= OVERTAKEN_MAX
+    }
+
+    /// Whether what it needs is reserved for it.
+    fn is_overtaken_max(&self) -> bool {
+        matches!(self.state, InstanceState::Waiting { overtaken_count, .. }
+            if overtaken_count >= OVERTAKEN_MAX)
+    }
+}
+
 impl RateLimiterState {
     pub fn new(given: Vec<ResourceCapacity>) -> RateLimiterState {
         RateLimiterState {
@@ -161,12 +183,12 @@ impl RateLimiterState {
     /// One less, whatever it does; returns who is granted its turn for that. There may be less of
     /// its resources afterwards.
     pub fn remove(&mut self, id: InstanceId) -> Vec<InstanceId> {
-        self.leave(id);
+        self.stop_waiting(id);
         let Some(instance) = self.instances.remove(&id) else {
             return Vec::new();
         };
         if instance.state == InstanceState::Running {
-            self.give_back(&instance.needs);
+            self.release(&instance.needs);
         }
         let all = self.instances.values().map(|instance| &instance.needs);
         if let Ok(capacities) = capacities(all, &self.given) {
@@ -185,7 +207,7 @@ impl RateLimiterState {
 
     /// An idle instance has work. Returns who may run now: it, or nobody.
     pub fn wait(&mut self, id: InstanceId) -> Vec<InstanceId> {
-        self.enter(id, TURNS_OF_THE_IDLE);
+        self.start_waiting(id, TURNS_OF_THE_IDLE);
         self.grant()
     }
 
@@ -214,7 +236,7 @@ impl RateLimiterState {
         let Some(instance) = self.instances.get_mut(&id) else {
             return Vec::new();
         };
-        debug_assert_eq!(instance.state, InstanceState::Running);
+        assert_eq!(instance.state, InstanceState::Running);
         instance.state = InstanceState::Idle;
         let is_charged = has_executed || instance.was_vain;
         instance.was_vain = !has_executed;
@@ -229,12 +251,12 @@ impl RateLimiterState {
                 }
             }
         }
-        self.give_back(&needs);
+        self.release(&needs);
         if let Some(instance) = self.instances.get_mut(&id) {
             instance.needs = needs;
         }
         if has_more {
-            self.enter(id, TURNS_OF_THE_BUSY);
+            self.start_waiting(id, TURNS_OF_THE_BUSY);
         }
         let granted = self.grant();
         self.note_rest();
@@ -309,7 +331,7 @@ impl RateLimiterState {
     }
 
     /// No longer among those that wait.
-    fn leave(&mut self, id: InstanceId) {
+    fn stop_waiting(&mut self, id: InstanceId) {
         if let Some(instance) = self.instances.get_mut(&id)
             && let InstanceState::Waiting { arrival, .. } = instance.state
         {
@@ -319,11 +341,11 @@ impl RateLimiterState {
     }
 
     /// Begins to wait, at most so many turns behind its competitors.
-    fn enter(&mut self, id: InstanceId, turns_max: u128) {
+    fn start_waiting(&mut self, id: InstanceId, turns_max: u128) {
         let Some(entering) = self.instances.get(&id) else {
             return;
         };
-        debug_assert_eq!(entering.state, InstanceState::Idle);
+        assert_eq!(entering.state, InstanceState::Idle);
         let tag = entering.flow.as_ref().and_then(|flow| self.flows.get(flow));
         let competes = |other: &&LimitedInstance| {
             other.state != InstanceState::Idle
@@ -360,7 +382,7 @@ impl RateLimiterState {
     /// Lets run whoever can, in order.
     fn grant(&mut self) -> Vec<InstanceId> {
         let mut granted = Vec::new();
-        // Of those that were looked at and still wait.
+        // Of those that were tried and still wait.
         let mut passed_over: Vec<InstanceId> = Vec::new();
         let mut kept: BTreeSet<Resource> = BTreeSet::new();
         for (_, _, id) in &self.waiting {
@@ -375,25 +397,15 @@ impl RateLimiterState {
                 granted.push(*id);
                 let taken = instance.needs.clone();
                 for other in &passed_over {
-                    let Some(other) = self.instances.get_mut(other) else {
-                        continue;
-                    };
-                    let is_overtaken = other.needs.keys().any(|need| taken.contains_key(need));
-                    if let InstanceState::Waiting {
-                        overtaken_count, ..
-                    } = &mut other.state
-                        && is_overtaken
+                    if let Some(other) = self.instances.get_mut(other)
+                        && other.count_overtaking(&taken)
                     {
-                        *overtaken_count += 1;
-                        if *overtaken_count >= OVERTAKEN_MAX {
-                            kept.extend(other.needs.keys().cloned());
-                        }
+                        kept.extend(other.needs.keys().cloned());
                     }
                 }
                 continue;
             }
-            if matches!(instance.state, InstanceState::Waiting { overtaken_count, .. } if overtaken_count >= OVERTAKEN_MAX)
-            {
+            if instance.is_overtaken_max() {
                 kept.extend(instance.needs.keys().cloned());
             }
             passed_over.push(*id);
@@ -420,10 +432,12 @@ impl RateLimiterState {
         })
     }
 
-    fn give_back(&mut self, needs: &ResourceNeeds) {
+    /// The resources of an instance that runs no longer are free.
+    fn release(&mut self, needs: &ResourceNeeds) {
         for (need, count) in needs {
             if let Some(held) = self.held.get_mut(need) {
-                *held = held.saturating_sub(*count);
+                let rest = held.checked_sub(*count);
+                *held = rest.expect("a resource is released once");
                 if *held == 0 {
                     self.held.remove(need);
                 }

@@ -45,11 +45,13 @@ impl fmt::Display for UnmetNeeds {
                 wanted,
             } => write!(
                 f,
-                "Resource count for \"{name}\" is limited to {limit} which will prevent scheduling of one or more model instances, the minimum required count is {wanted}"
+                "Resource count for \"{name}\" is limited to {limit} which will prevent \
+                 scheduling of one or more model instances, the minimum required count is {wanted}"
             ),
             UnmetNeeds::Ambiguous { name } => write!(
                 f,
-                "Resource \"{name}\" is present as both global and device-specific resource in the model configuration."
+                "Resource \"{name}\" is present as both global and device-specific resource in the \
+                 model configuration."
             ),
         }
     }
@@ -202,11 +204,13 @@ mod tests {
         };
         assert_eq!(
             shortage.to_string(),
-            "Resource count for \"R\" is limited to 3 which will prevent scheduling of one or more model instances, the minimum required count is 4"
+            "Resource count for \"R\" is limited to 3 which will prevent scheduling of one or more \
+             model instances, the minimum required count is 4"
         );
         assert_eq!(
             UnmetNeeds::Ambiguous { name: "R".into() }.to_string(),
-            "Resource \"R\" is present as both global and device-specific resource in the model configuration."
+            "Resource \"R\" is present as both global and device-specific resource in the model \
+             configuration."
         );
     }
 }

@@ -45,8 +45,8 @@ impl FreeSlots {
         self.free.retain(|slot| slot.instance() != instance);
     }
 
-    /// Takes the lowest free slot.
-    pub(super) fn take(&mut self) -> Option<SlotId> {
+    /// Removes the lowest free slot.
+    pub(super) fn pop_lowest(&mut self) -> Option<SlotId> {
         let slot = self.free.pop_first()?;
         if let Some(Some(fresh)) = self.fresh.get_mut(slot.instance())
             && *fresh == slot.row
@@ -60,14 +60,15 @@ impl FreeSlots {
         Some(slot)
     }
 
-    /// Whether `slot`, which becomes free, may be given out again.
-    pub(super) fn is_wanted(&self, slot: SlotId) -> bool {
+    /// Whether the instance of `slot` takes more sequences.
+    pub(super) fn is_open(&self, slot: SlotId) -> bool {
         matches!(self.fresh.get(slot.instance()), Some(Some(_)))
     }
 
-    pub(super) fn give(&mut self, slot: SlotId) {
-        if self.is_wanted(slot) {
-            self.free.insert(slot);
+    /// `slot` is free again, unless its instance takes no more sequences.
+    pub(super) fn insert(&mut self, slot: SlotId) {
+        if self.is_open(slot) {
+            assert!(self.free.insert(slot), "a slot becomes free twice");
         }
     }
 }

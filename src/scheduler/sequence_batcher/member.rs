@@ -26,8 +26,8 @@ pub struct SequenceContext {
     pub key: SequenceKey,
     pub is_start: bool,
     pub is_end: bool,
-    /// The run that it belongs to, and the slot that it was last given out of; 0: none yet. Only
-    /// the scheduler reads and writes them, under its lock.
+    /// The run that it belongs to, and the slot that it is, or was last, the next request of; 0:
+    /// none yet. Only the scheduler reads and writes them, under its lock.
     run: AtomicU64,
     slot: AtomicU64,
     /// It was given out, and the scheduler has not learned that it is back. As `run`.
@@ -48,6 +48,13 @@ pub(super) struct SlotId {
 }
 
 impl SlotId {
+    pub(super) fn new(instance: usize, row: usize) -> SlotId {
+        SlotId {
+            row: row as u32,
+            instance: instance as u32,
+        }
+    }
+
     pub(super) fn instance(self) -> usize {
         self.instance as usize
     }
@@ -79,9 +86,14 @@ impl SequenceContext {
         (run != 0).then_some(run)
     }
 
-    pub(super) fn leave_from(&self, slot: SlotId) {
+    /// It is the next of the sequence in `slot`.
+    pub(super) fn enter(&self, slot: SlotId) {
         let packed = u64::from(slot.instance) << 32 | u64::from(slot.row);
         self.slot.store(packed, Ordering::Relaxed);
+    }
+
+    /// It is in a batch.
+    pub(super) fn give_out(&self) {
         self.is_out.store(true, Ordering::Relaxed);
         self.is_back.store(false, Ordering::Relaxed);
     }

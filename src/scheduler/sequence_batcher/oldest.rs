@@ -4,8 +4,9 @@
 use conch_config::DynamicBatching;
 use conch_sync::ClaimReason;
 
-use super::member::SlotId;
-use super::{SequenceBatcher, SequenceContext, SlotStrategy};
+use super::instances::CoreDemand;
+use super::member::{SequenceContext, SlotId};
+use super::slot::SequenceSlot;
 use crate::dynamic::DynamicBatcher;
 use crate::entry::{Entry, SchedulingParams};
 use crate::output::SchedulerOutput;
@@ -87,54 +88,42 @@ impl<T: Entry> OldestStrategy<T> {
             batcher.hold(count);
         }
     }
-}
 
-impl<T: Entry> SequenceBatcher<T> {
-    /// Makes the next request of the sequence in `slot`, which has one, a candidate.
-    pub(super) fn promote(&mut self, slot: SlotId, now_ns: u64) {
-        let SlotStrategy::Oldest(oldest) = &mut self.strategy else {
-            return;
-        };
-        let state = &mut self.instances[slot.instance()].slots[slot.row()];
-        let run = state.run.and_then(|id| self.table.get_mut(id));
-        let Some((entry, _)) = run.and_then(|run| run.queue.pop_front()) else {
-            return;
-        };
-        state.is_out = true;
-        state.candidate = Some(entry.clone());
-        if let Some(member) = entry.member() {
-            member.leave_from(slot);
-        }
+    /// The next request of the sequence in `slot` waits in the batcher of its instance from now on.
+    pub(super) fn accept(&mut self, entry: T, slot: SlotId, now_ns: u64) {
         let facts = SchedulingParams {
             queued_ns: now_ns,
             ..entry.facts().clone()
         };
-        oldest.batchers[slot.instance()].accept(OldestCandidate {
+        self.batchers[slot.instance()].accept(OldestCandidate {
             entry,
             row: slot.row(),
             facts,
         });
-        self.call(slot.instance());
     }
 
-    pub(super) fn form_oldest(
+    /// Forms a batch of the candidates of `instance`. Returns when its core has to ask again.
+    pub(super) fn form(
         &mut self,
         instance: usize,
+        slots: &mut [SequenceSlot<T>],
         now_ns: u64,
         output: &mut SchedulerOutput<T::Owned>,
-    ) {
-        let SlotStrategy::Oldest(oldest) = &mut self.strategy else {
-            return;
-        };
+    ) -> CoreDemand {
         let mut candidates = SchedulerOutput::default();
-        let poll_state = oldest.batchers[instance].form(now_ns, &mut candidates);
+        let poll_state = self.batchers[instance].form(now_ns, &mut candidates);
         for (row, owned) in candidates.batch {
-            self.instances[instance].slots[row].candidate = None;
+            let candidate = slots[row].give_out();
+            if let Some(member) = candidate.as_ref().and_then(Entry::member) {
+                member.give_out();
+            }
             output.batch.push(owned);
             output.rows.push(row);
         }
-        let instance = &mut self.instances[instance];
-        instance.deadline_ns = poll_state.deadline_ns;
-        instance.is_called = poll_state.is_ready;
+        if poll_state.is_ready {
+            CoreDemand::Now
+        } else {
+            CoreDemand::at(poll_state.deadline_ns)
+        }
     }
 }

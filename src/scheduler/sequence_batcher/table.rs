@@ -18,8 +18,8 @@ pub(super) struct ActiveSequence<T> {
     pub(super) is_ending: bool,
     /// When it last got or gave something.
     pub(super) active_ns: u64,
-    /// With a slot: when it is looked at next, to see whether it is idle.
-    pub(super) look_ns: u64,
+    /// With a slot: when it is checked next, to see whether it is idle.
+    pub(super) idle_check_ns: u64,
     /// In the backlog: when its requests are rejected; [`NEVER_NS`] if none has a timeout.
     expires_ns: u64,
 }
@@ -82,8 +82,8 @@ impl<T> SequenceTable<T> {
         waiting.map(|run| run.queue.len()).sum()
     }
 
-    /// Begins a sequence, in `slot` or in the backlog.
-    pub(super) fn begin(
+    /// Starts a sequence, in `slot` or in the backlog.
+    pub(super) fn start(
         &mut self,
         key: &SequenceKey,
         slot: Option<SlotId>,
@@ -96,11 +96,15 @@ impl<T> SequenceTable<T> {
             slot,
             is_ending: false,
             active_ns: now_ns,
-            look_ns: NEVER_NS,
+            idle_check_ns: NEVER_NS,
             expires_ns: NEVER_NS,
         };
         self.runs.insert(self.last, run);
-        self.open.insert(key.clone(), self.last);
+        let open = self.open.insert(key.clone(), self.last);
+        assert!(
+            open.is_none(),
+            "a sequence starts while one of its name is open"
+        );
         if slot.is_none() {
             self.backlog.push_back(self.last);
             self.backlog_count += 1;
@@ -122,14 +126,14 @@ impl<T> SequenceTable<T> {
         }
     }
 
-    /// Begins to note which sequences end. The names of those that take requests.
-    pub(super) fn note_ends(&mut self) -> Vec<SequenceKey> {
+    /// Starts to note which sequences end. The names of those that take requests.
+    pub(super) fn track_ends(&mut self) -> Vec<SequenceKey> {
         self.ended.get_or_insert_default();
         self.open.keys().cloned().collect()
     }
 
-    /// Adds the names of those that ended, and did not begin anew since, to `ended`.
-    pub(super) fn tell_ends(&mut self, ended: &mut Vec<SequenceKey>) {
+    /// Moves the names of those that ended, and did not start anew since, to `ended`.
+    pub(super) fn take_ends(&mut self, ended: &mut Vec<SequenceKey>) {
         if let Some(noted) = &mut self.ended {
             let open = &self.open;
             ended.extend(noted.drain(..).filter(|key| !open.contains_key(key)));
@@ -138,7 +142,7 @@ impl<T> SequenceTable<T> {
 
     /// A request of a backlogged sequence is to be rejected at `expires_ns`, and the others with
     /// it.
-    pub(super) fn bound(&mut self, id: SequenceNumber, expires_ns: u64) {
+    pub(super) fn shorten_timeout(&mut self, id: SequenceNumber, expires_ns: u64) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
@@ -149,7 +153,7 @@ impl<T> SequenceTable<T> {
         }
     }
 
-    /// Takes a sequence out.
+    /// Removes a sequence.
     pub(super) fn remove(&mut self, id: SequenceNumber) -> Option<ActiveSequence<T>> {
         self.close(id);
         let run = self.runs.remove(&id)?;
@@ -173,6 +177,7 @@ impl<T> SequenceTable<T> {
     pub(super) fn promote(&mut self, slot: SlotId, now_ns: u64) -> Option<SequenceNumber> {
         while let Some(id) = self.backlog.pop_front() {
             if let Some(run) = self.runs.get_mut(&id) {
+                assert!(run.slot.is_none(), "a sequence with a slot gets another");
                 run.slot = Some(slot);
                 run.active_ns = now_ns;
                 self.backlog_count -= 1;

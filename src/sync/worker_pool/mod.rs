@@ -27,10 +27,15 @@
 //! more batches; before it returns it removes itself from the idle set, fences, and unparks an idle
 //! worker, which takes over an unpark and a deadline meant for it.
 
+mod worker;
+
 use crate::mpsc_queue::{Drained, Link, MpscQueue, Refused};
 use crate::parker::{Clock, IdleSet, NEVER_NS, Spin};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering, fence};
-use crate::try_lock::TryLock;
+use crate::try_lock::{TryLock, TryLockGuard};
+use worker::{Look, WorkerState};
+
+pub use worker::Worker;
 
 /// What the scheduler needs next, as of when it was last driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,24 +81,6 @@ pub struct WorkerPool<
     dismissed: Box<[AtomicU64]>,
 }
 
-/// One thread's side of a [`WorkerPool`]; it stays on that thread.
-#[derive(Debug)]
-pub struct Worker {
-    core: usize,
-    spin: Spin,
-    /// Whether the worker must drive the scheduler, whatever the published poll state says.
-    owes_look: bool,
-    /// Set when the worker was dismissed.
-    unwatched_deadline_ns: Option<u64>,
-}
-
-impl Worker {
-    /// The scheduler's deadline when this worker was dismissed, if no idle worker watches it.
-    pub fn unwatched_deadline_ns(&self) -> Option<u64> {
-        self.unwatched_deadline_ns
-    }
-}
-
 /// A batch for the calling worker.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NextBatch<B> {
@@ -102,11 +89,17 @@ pub struct NextBatch<B> {
     pub unwatched_deadline_ns: Option<u64>,
 }
 
-impl Worker {
-    /// The worker's number.
-    pub fn core(&self) -> usize {
-        self.core
-    }
+/// What a worker has after it drove the scheduler.
+enum DriveOutcome<B> {
+    Batch {
+        next: NextBatch<B>,
+        /// Another batch could be formed now.
+        is_ready: bool,
+    },
+    /// Nothing, and it drives the scheduler again if told so.
+    Nothing(Look),
+    /// The pool is closed and drained.
+    Drained,
 }
 
 impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
@@ -204,12 +197,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
     /// The side of worker `core`. Called once per worker, on its thread.
     pub fn worker(&self, core: usize, spin: Spin) -> Worker {
         self.idle.parker(core).attach();
-        Worker {
-            core,
-            spin,
-            owes_look: true,
-            unwatched_deadline_ns: None,
-        }
+        Worker::new(core, spin)
     }
 
     /// Waits for work and forms a batch by `drive`, which lets the scheduler accept the arrivals at
@@ -224,66 +212,39 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         mut drive: impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
     ) -> Option<NextBatch<B>> {
         let core = worker.core;
-        let mut has_seen_closing = false;
-        let mut is_listed = false;
+        worker.state.next();
         loop {
-            let mut is_held_elsewhere = false;
             if self.is_dismissed(core) {
                 self.retire(worker);
                 return None;
             }
-            if worker.owes_look || self.is_notified(core) || self.has_news(clock, has_seen_closing)
-            {
-                if let Some(mut scheduler) = self.lock.try_lock() {
-                    if std::mem::take(&mut is_listed) {
+            let mut is_held_elsewhere = false;
+            if self.has_reason(worker.state.look(), core, clock) {
+                if let Some(scheduler) = self.lock.try_lock() {
+                    if worker.state.lock() {
                         self.unlist(core);
                     }
-                    worker.owes_look = false;
-                    self.clear_notified(core);
-                    let is_closing = self.is_closing.load(Ordering::Acquire);
-                    has_seen_closing = is_closing;
-                    let arrivals = if is_closing {
-                        self.inbox.close()
-                    } else {
-                        self.inbox.take_all()
-                    };
-                    let (batch, poll_state) = drive(&mut scheduler, arrivals, clock.now_ns());
-                    self.publish(poll_state);
-                    let is_wanted = scheduler.release();
-                    // Pairs with the fences of `submit` and of a worker about to park.
-                    fence(Ordering::SeqCst);
-                    if LOOKS_AGAIN {
-                        self.unpark_notified();
+                    match self.drive_locked(core, scheduler, clock, &mut drive) {
+                        DriveOutcome::Batch { next, is_ready } => {
+                            worker.state.take_batch(is_ready);
+                            return Some(next);
+                        }
+                        DriveOutcome::Drained => {
+                            worker.state.end();
+                            return None;
+                        }
+                        DriveOutcome::Nothing(look) => worker.state.stay(look),
                     }
-                    let is_left =
-                        LOOKS_AGAIN && (is_wanted || poll_state.is_ready || !self.inbox.is_empty());
-                    if let Some(batch) = batch {
-                        // Decided again on the next call: the scheduler may have changed by then
-                        // without this worker.
-                        worker.owes_look = poll_state.is_ready;
-                        let unwatched_deadline_ns = self.pass_on(is_left, is_closing, poll_state);
-                        return Some(NextBatch {
-                            batch,
-                            unwatched_deadline_ns,
-                        });
-                    }
-                    if is_closing && poll_state.is_empty {
-                        // A worker that failed to lock, or waits for an obsolete deadline, must see
-                        // the end too.
-                        self.idle.unpark_all();
-                        return None;
-                    }
-                    if is_left {
-                        worker.owes_look = true;
+                    if worker.state.look() == Look::Due {
                         continue;
                     }
                 } else {
                     is_held_elsewhere = true;
                 }
             }
-            if !is_listed {
+            if matches!(worker.state, WorkerState::Awake(_)) {
                 self.idle.insert(core);
-                is_listed = true;
+                worker.state.list();
                 if LOOKS_AGAIN {
                     // Pairs with the fences of `submit`, `close` and of an unlock.
                     fence(Ordering::SeqCst);
@@ -291,9 +252,67 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                 }
             }
             self.sleep(worker, clock, is_held_elsewhere);
-            is_listed = false;
-            worker.owes_look = true;
+            worker.state.wake();
         }
+    }
+
+    /// Whether worker `core` has to drive the scheduler.
+    fn has_reason(&self, look: Look, core: usize, clock: &impl Clock) -> bool {
+        match look {
+            Look::Due => true,
+            Look::OnNews { has_seen_closing } => {
+                self.is_notified(core) || self.has_news(clock, has_seen_closing)
+            }
+        }
+    }
+
+    /// Drives the scheduler for worker `core`, unlocks, looks again, and has others unparked for
+    /// the work that is left.
+    fn drive_locked<B>(
+        &self,
+        core: usize,
+        mut scheduler: TryLockGuard<'_, S>,
+        clock: &impl Clock,
+        drive: &mut impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
+    ) -> DriveOutcome<B> {
+        self.clear_notified(core);
+        let is_closing = self.is_closing.load(Ordering::Acquire);
+        let arrivals = if is_closing {
+            self.inbox.close()
+        } else {
+            self.inbox.take_all()
+        };
+        let (batch, poll_state) = drive(&mut scheduler, arrivals, clock.now_ns());
+        self.publish(poll_state);
+        let is_wanted = scheduler.release();
+        // Pairs with the fences of `submit` and of a worker about to park.
+        fence(Ordering::SeqCst);
+        if LOOKS_AGAIN {
+            self.unpark_notified();
+        }
+        let is_left = LOOKS_AGAIN && (is_wanted || poll_state.is_ready || !self.inbox.is_empty());
+        if let Some(batch) = batch {
+            return DriveOutcome::Batch {
+                next: NextBatch {
+                    batch,
+                    unwatched_deadline_ns: self.pass_on(is_left, is_closing, poll_state),
+                },
+                is_ready: poll_state.is_ready,
+            };
+        }
+        if is_closing && poll_state.is_empty {
+            // A worker that failed to lock, or waits for an obsolete deadline, must see the end
+            // too.
+            self.idle.unpark_all();
+            return DriveOutcome::Drained;
+        }
+        DriveOutcome::Nothing(if is_left {
+            Look::Due
+        } else {
+            Look::OnNews {
+                has_seen_closing: is_closing,
+            }
+        })
     }
 
     /// Whether a worker that looked now would find work.
@@ -393,6 +412,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         fence(Ordering::SeqCst);
         let is_handed = DISMISSAL_UNPARKS && self.idle.unpark_one();
         let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
+        worker.state.end();
         worker.unwatched_deadline_ns =
             (!is_handed && deadline_ns != NEVER_NS).then_some(deadline_ns);
     }

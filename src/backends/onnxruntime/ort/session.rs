@@ -9,9 +9,7 @@ use std::sync::Arc;
 use conch_backend_sdk::Error;
 
 use super::runtime::Runtime;
-use super::table::{
-    OrtRunOptions, OrtSession, OrtSessionOptions, OrtTensorTypeAndShapeInfo, OrtTypeInfo, Status,
-};
+use super::table::{OrtRunOptions, OrtSession, OrtSessionOptions, OrtTypeInfo, Status};
 use super::value::{Value, data_type_from_onnx};
 use crate::tensor::{Feed, Signature, Target, TensorInfo};
 
@@ -300,7 +298,7 @@ impl TypeInfo<'_> {
                 )));
             }
             table.check((table.cast_to_tensor_info)(self.raw, &raw mut tensor))?;
-            shape_of(self.runtime, tensor)?
+            self.runtime.table.shape_of(tensor)?
         };
         let data_type = data_type_from_onnx(element).ok_or_else(|| {
             Error::unsupported(format!(
@@ -325,28 +323,6 @@ impl Drop for TypeInfo<'_> {
     fn drop(&mut self) {
         // SAFETY: ours.
         unsafe { (self.runtime.table.release_type_info)(self.raw) };
-    }
-}
-
-/// Element type and dimensions.
-///
-/// # Safety
-/// `info` is live.
-pub(super) unsafe fn shape_of(
-    runtime: &Runtime,
-    info: *const OrtTensorTypeAndShapeInfo,
-) -> Result<(c_int, Vec<i64>), Error> {
-    let table = &runtime.table;
-    let mut element = 0;
-    let mut count = 0;
-    // SAFETY: live by this function's contract; the results are writable, the array as long as
-    // said.
-    unsafe {
-        table.check((table.element_type)(info, &raw mut element))?;
-        table.check((table.dimension_count)(info, &raw mut count))?;
-        let mut dims = vec![0i64; count];
-        table.check((table.dimensions)(info, dims.as_mut_ptr(), dims.len()))?;
-        Ok((element, dims))
     }
 }
 

@@ -15,8 +15,8 @@ macro_rules! opaque {
 }
 
 opaque! {
-    OrtStatus OrtEnv OrtSession OrtSessionOptions OrtRunOptions OrtValue OrtTypeInfo OrtTensorTypeAndShapeInfo
-    OrtMemoryInfo OrtAllocator OrtThreadingOptions
+    OrtStatus OrtEnv OrtSession OrtSessionOptions OrtRunOptions OrtValue OrtTypeInfo
+    OrtTensorTypeAndShapeInfo OrtMemoryInfo OrtAllocator OrtThreadingOptions
 }
 
 /// Entry point of the library: `OrtGetApiBase`.
@@ -79,9 +79,16 @@ macro_rules! table {
 table! {
     1 get_error_code(*const OrtStatus) -> c_int;
     2 get_error_message(*const OrtStatus) -> *const c_char;
-    4 create_env_with_logger(LogFunction, *mut c_void, c_int, *const c_char, *mut *mut OrtEnv) -> Status;
-    7 create_session(*const OrtEnv, *const c_char, *const OrtSessionOptions, *mut *mut OrtSession) -> Status;
-    9 run(*mut OrtSession, *const OrtRunOptions, *const *const c_char, *const *const OrtValue, usize, *const *const c_char, usize, *mut *mut OrtValue) -> Status;
+    4 create_env_with_logger(
+        LogFunction, *mut c_void, c_int, *const c_char, *mut *mut OrtEnv
+    ) -> Status;
+    7 create_session(
+        *const OrtEnv, *const c_char, *const OrtSessionOptions, *mut *mut OrtSession
+    ) -> Status;
+    9 run(
+        *mut OrtSession, *const OrtRunOptions, *const *const c_char, *const *const OrtValue, usize,
+        *const *const c_char, usize, *mut *mut OrtValue
+    ) -> Status;
     10 create_session_options(*mut *mut OrtSessionOptions) -> Status;
     13 set_execution_mode(*mut OrtSessionOptions, c_int) -> Status;
     16 enable_mem_pattern(*mut OrtSessionOptions) -> Status;
@@ -103,7 +110,9 @@ table! {
     38 initializer_name(*const OrtSession, usize, *mut OrtAllocator, *mut *mut c_char) -> Status;
     39 create_run_options(*mut *mut OrtRunOptions) -> Status;
     48 create_tensor(*mut OrtAllocator, *const i64, usize, c_int, *mut *mut OrtValue) -> Status;
-    49 create_tensor_with_data(*const OrtMemoryInfo, *mut c_void, usize, *const i64, usize, c_int, *mut *mut OrtValue) -> Status;
+    49 create_tensor_with_data(
+        *const OrtMemoryInfo, *mut c_void, usize, *const i64, usize, c_int, *mut *mut OrtValue
+    ) -> Status;
     51 tensor_data(*mut OrtValue, *mut *mut c_void) -> Status;
     53 string_tensor_bytes(*const OrtValue, *mut usize) -> Status;
     54 string_tensor_content(*const OrtValue, *mut c_void, usize, *mut usize, usize) -> Status;
@@ -131,7 +140,9 @@ table! {
     130 add_session_config(*mut OrtSessionOptions, *const c_char, *const c_char) -> Status;
     147 set_global_intra_op_threads(*mut OrtThreadingOptions, c_int) -> Status;
     148 set_global_inter_op_threads(*mut OrtThreadingOptions, c_int) -> Status;
-    151 create_env_with_logger_and_threads(LogFunction, *mut c_void, c_int, *const c_char, *const OrtThreadingOptions, *mut *mut OrtEnv) -> Status;
+    151 create_env_with_logger_and_threads(
+        LogFunction, *mut c_void, c_int, *const c_char, *const OrtThreadingOptions, *mut *mut OrtEnv
+    ) -> Status;
     165 add_run_config(*mut OrtRunOptions, *const c_char, *const c_char) -> Status;
     228 register_custom_ops(*mut OrtSessionOptions, *const c_char) -> Status;
     252 resized_string_element(*mut OrtValue, usize, usize, *mut *mut c_char) -> Status;
@@ -162,6 +173,27 @@ impl Table {
             Err(conch_backend_sdk::Error::internal(format!(
                 "onnx runtime error {code}: {message}"
             )))
+        }
+    }
+
+    /// Element type and dimensions of a tensor.
+    ///
+    /// # Safety
+    /// `info` is live.
+    pub unsafe fn shape_of(
+        &self,
+        info: *const OrtTensorTypeAndShapeInfo,
+    ) -> Result<(c_int, Vec<i64>), conch_backend_sdk::Error> {
+        let mut element = 0;
+        let mut count = 0;
+        // SAFETY: live by this function's contract; the results are writable, the array as long as
+        // said.
+        unsafe {
+            self.check((self.element_type)(info, &raw mut element))?;
+            self.check((self.dimension_count)(info, &raw mut count))?;
+            let mut dims = vec![0i64; count];
+            self.check((self.dimensions)(info, dims.as_mut_ptr(), dims.len()))?;
+            Ok((element, dims))
         }
     }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use conch_backend_sdk::{Buffer, DataType, Error, TensorBytes, element_count, shape_text};
 
 use super::runtime::Runtime;
-use super::session::shape_of;
 use super::table::OrtValue;
 use crate::tensor::Feed;
 
@@ -83,7 +82,7 @@ impl<'m> Value<'m> {
         // after it was read.
         let (element, shape) = unsafe {
             table.check((table.tensor_info)(self.as_ptr(), &raw mut info))?;
-            let read = shape_of(&self.runtime, info);
+            let read = table.shape_of(info);
             (table.release_tensor_info)(info);
             read?
         };
@@ -224,7 +223,8 @@ impl<'m> Value<'m> {
         for index in 0..count {
             let element = split_string(&mut rest).ok_or_else(|| {
                 Error::invalid(format!(
-                    "unexpected number of string elements {index} for inference input '{}', expecting {count}",
+                    "unexpected number of string elements {index} for inference input '{}', \
+                     expecting {count}",
                     feed.name.to_string_lossy()
                 ))
             })?;
@@ -245,7 +245,8 @@ impl<'m> Value<'m> {
         }
         if !rest.is_empty() {
             return Err(Error::invalid(format!(
-                "unexpected additional data for inference input '{}': more than {count} string elements",
+                "unexpected additional data for inference input '{}': more than {count} string \
+                 elements",
                 feed.name.to_string_lossy()
             )));
         }

@@ -60,7 +60,7 @@ impl LocalCache {
         &self.slots[bits % self.slots.len()]
     }
 
-    fn keep(&self, key: CacheKey, kept: CachedResponse, start_ns: u64) -> Result<(), Error> {
+    fn store(&self, key: CacheKey, kept: CachedResponse, start_ns: u64) -> Result<(), Error> {
         let bytes = kept.byte_size();
         if bytes > self.size_bytes {
             return Err(Error::internal(format!(
@@ -90,7 +90,7 @@ impl LocalCache {
         let now_ns = monotonic_ns();
         segment.add(key, Arc::new(kept), bytes, now_ns);
         segment.figures.insertion_ns += now_ns.saturating_sub(start_ns);
-        slot.note(&segment);
+        slot.update_gauge(&segment);
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl LocalCache {
             }
             let mut segment = lock(&slot.segment);
             let evicted = segment.evict();
-            slot.note(&segment);
+            slot.update_gauge(&segment);
             // None: it was noted by mistake, and is corrected now.
             if evicted.is_some() {
                 return evicted;
@@ -121,12 +121,12 @@ impl PaddedSegment {
     ) -> Option<Arc<CachedResponse>> {
         let start_ns = monotonic_ns();
         let found = segment.find(key, start_ns);
-        self.note(&segment);
+        self.update_gauge(&segment);
         segment.figures.lookup_ns += monotonic_ns().saturating_sub(start_ns);
         found
     }
 
-    fn note(&self, segment: &Segment) {
+    fn update_gauge(&self, segment: &Segment) {
         // Relaxed: a hint; who acts on it takes the lock.
         self.oldest_ns.store(segment.oldest_ns(), Ordering::Relaxed);
     }
@@ -154,7 +154,7 @@ impl ResponseCache for LocalCache {
 
     fn insert(&self, key: CacheKey, response: &Response) -> Result<(), Error> {
         let start_ns = monotonic_ns();
-        self.keep(key, CachedResponse::copy_of(response)?, start_ns)
+        self.store(key, CachedResponse::copy_of(response)?, start_ns)
     }
 
     fn gauges(&self) -> Vec<CacheGauge> {

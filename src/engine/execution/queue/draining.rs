@@ -3,9 +3,9 @@
 //! version goes.
 //!
 //! ```text
-//! serves ──a successor takes its place──► draining version ──no sequence, no request left──► unloads
-//!                                           └──── given up: the time is over, too many come after it,
-//!                                                 or its successor goes without one ────┘
+//! serves ──a successor takes its place──► draining ──no sequence, no request left──► unloads
+//!                                           └──── given up: the time is over, too many come
+//!                                                 after it, or its successor goes without one
 //! ```
 //!
 //! Which version a request goes to is decided before it is admitted, as that is by the version's
@@ -22,12 +22,12 @@ use conch_config::Scheduling;
 use conch_log as log;
 use conch_scheduler::SequenceKey;
 
-use crate::ModelVersion;
 use crate::execution::active_sequences::ActiveSequences;
 use crate::execution::queue::ModelQueue;
 use crate::model::version::{InFlightPermit, Pin, Rejected};
 use crate::request::context::Executor;
 use crate::request::correlation_id::CorrelationId;
+use crate::{ModelVersion, SequenceFlags};
 
 /// A version that only its sequences keep.
 pub struct DrainingVersion {
@@ -73,7 +73,8 @@ impl DrainingVersion {
         let pin = Pin::new(version).ok()?;
         let Some(active_sequences) = queue.hand_over() else {
             log::warning!(
-                "sequences of '{}' version {} end with it: its cores left no moment to look at them",
+                "sequences of '{}' version {} end with it: its cores left no moment to look at \
+                 them",
                 version.name,
                 version.version
             );
@@ -99,7 +100,7 @@ impl DrainingVersion {
     }
 
     /// Its sequences end at the next look; what is queued is still executed.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn abandon(&self) {
         self.is_given_up.store(true, Ordering::Release);
     }
 
@@ -113,7 +114,7 @@ impl DrainingVersion {
 
     /// Waits until no sequence is under way and no request is left of those that were let in
     /// before, then lets the version go. For the thread that unloads it, once it is retired.
-    pub fn see_out(&self) {
+    pub fn drain(&self) {
         let started = Instant::now();
         let (name, version) = (&self.name, self.version);
         let mut is_told = false;
@@ -138,7 +139,8 @@ impl DrainingVersion {
                 }
                 if !is_told {
                     log::info!(
-                        "{count} sequences go on in '{name}' version {version}, whose place was taken"
+                        "{count} sequences go on in '{name}' version {version}, whose place was \
+                         taken"
                     );
                     is_told = true;
                 }
@@ -180,7 +182,7 @@ impl DrainingVersions {
             }
         }
         for surplus in list.drain(..list.len().saturating_sub(DRAINING_MAX)) {
-            surplus.give_up();
+            surplus.abandon();
         }
         successor.draining_versions.list.store(Some(Arc::new(list)));
         successor
@@ -192,9 +194,9 @@ impl DrainingVersions {
     }
 
     /// Nobody sends them anything any more.
-    pub fn give_up(&self) {
+    pub fn abandon(&self) {
         for draining in self.list.load().iter().flat_map(|list| list.iter()) {
-            draining.give_up();
+            draining.abandon();
         }
     }
 
@@ -216,9 +218,9 @@ impl DrainingVersions {
         &self,
         version: Option<i64>,
         id: &CorrelationId,
-        flags: u32,
+        flags: SequenceFlags,
     ) -> Option<Result<InFlightPermit, Rejected>> {
-        if flags & START != 0 {
+        if flags.is_start() {
             return None;
         }
         // Relaxed: a successor's is set before it is published.
@@ -250,5 +252,3 @@ impl DrainingVersions {
         }
     }
 }
-
-const START: u32 = 1;

@@ -36,7 +36,8 @@ impl ModelQueue {
             });
             if ended_count > 0 {
                 conch_log::warning!(
-                    "{ended_count} sequences end with the instances that they were in: they did not end in time"
+                    "{ended_count} sequences end with the instances that they were in: they did \
+                     not end in time"
                 );
             }
             for core in gone.into_iter().flatten() {
@@ -86,7 +87,7 @@ impl ModelQueue {
     /// The table of active sequences has sequences that began anew elsewhere.
     pub(crate) fn notice_restart(&self) {
         if self.inspect(|_, _| ()).is_none() {
-            self.entrust(monotonic_ns());
+            self.watch_deadline(monotonic_ns());
         }
     }
 }

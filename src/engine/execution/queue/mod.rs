@@ -15,17 +15,17 @@ use conch_scheduler::{
 };
 use conch_sync::{Drained, Inbox, NEVER_NS, PollState, Spin, Worker, WorkerPool};
 
+use crate::backend::BatchStrategy;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::active_sequences::ActiveSequences;
-use crate::execution::backend::BatchStrategy;
 use crate::execution::batch_policy::BatchStrategyAdapter;
 use crate::execution::queue::draining::DrainingVersions;
 use crate::execution::rate_limiter::ResourceHandle;
-use crate::execution::refusal::{cancel, has_refusals, reject};
 use crate::execution::sequence_answers::{returned, turn_away};
-use crate::execution::timer_thread::TimerThread;
 use crate::model::admission_plan::preserves_order;
+use crate::request::refusal::{cancel, has_refusals, reject};
 use crate::response_order::ResponseOrder;
+use crate::threads::timer_thread::TimerThread;
 use crate::{Error, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
 
 impl EntryKind for RequestContext {
@@ -53,7 +53,7 @@ pub struct ModelQueue {
     timer_thread: Arc<TimerThread>,
     core_count_max: usize,
     /// The earliest deadline that the timer thread has for this queue.
-    entrusted_ns: AtomicU64,
+    watched_ns: AtomicU64,
     /// No sequence starts any more.
     is_stopping: AtomicBool,
     /// Present once its sequences are being handed over: those that are under way.
@@ -86,7 +86,8 @@ impl ModelQueue {
             .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
         if let Some(hold) = delay_from_environment() {
             conch_log::warning!(
-                "model '{}' executes nothing until {} requests wait, and {} of sequences without a slot: the environment wants that",
+                "model '{}' executes nothing until {} requests wait, and {} of sequences without a \
+                 slot: the environment wants that",
                 config.name,
                 hold.request_count,
                 hold.backlog_count
@@ -109,7 +110,7 @@ impl ModelQueue {
             returns: returns.into(),
             core_count_max,
             timer_thread,
-            entrusted_ns: AtomicU64::new(NEVER_NS),
+            watched_ns: AtomicU64::new(NEVER_NS),
             is_stopping: AtomicBool::new(false),
             active_sequences: OnceLock::new(),
             log_limiter: LogLimiter::default(),
@@ -164,7 +165,7 @@ impl ModelQueue {
             let Some(turn) = turn else {
                 return self.part_with(worker);
             };
-            self.settle(turn.unwatched_deadline_ns, output, pending);
+            self.answer_unexecuted(turn.unwatched_deadline_ns, output, pending);
             if !output.batch.is_empty() {
                 return true;
             }
@@ -196,14 +197,14 @@ impl ModelQueue {
                     .pool
                     .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
                         accept(scheduler, arrivals, now_ns, output);
-                        let poll_state = scheduler.look(now_ns, output);
+                        let poll_state = scheduler.peek(now_ns, output);
                         let is_work = poll_state.is_ready || has_refusals(output);
                         (is_work.then_some(poll_state.is_ready), poll_state)
                     });
                 let Some(turn) = turn else {
                     return self.part_with(worker);
                 };
-                self.settle(turn.unwatched_deadline_ns, output, pending);
+                self.answer_unexecuted(turn.unwatched_deadline_ns, output, pending);
                 if !turn.batch {
                     continue;
                 }
@@ -215,7 +216,7 @@ impl ModelQueue {
                     let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
                     ((), poll_state)
                 });
-            self.settle(deadline_of(visited).1, output, pending);
+            self.answer_unexecuted(deadline_of(visited).1, output, pending);
             if !output.batch.is_empty() {
                 return true;
             }
@@ -252,20 +253,20 @@ impl ModelQueue {
             // That it asks again is how its batch comes back: before, no sequence of it idles.
             self.pool.notify_locked(core);
         }
-        self.pass_on(output);
+        self.route_output(output);
         poll_state
     }
 
     /// After the lock: answers who is not executed, and has a deadline watched that no core
     /// watches.
-    fn settle(
+    fn answer_unexecuted(
         &self,
         unwatched_deadline_ns: Option<u64>,
         output: &mut SchedulerOutput<OwnedRequest>,
         pending: &mut PendingResponses,
     ) {
         if let Some(deadline_ns) = unwatched_deadline_ns {
-            self.entrust(deadline_ns);
+            self.watch_deadline(deadline_ns);
         }
         reject(&mut output.expired, pending);
         cancel(&mut output.cancelled, pending);
@@ -283,7 +284,7 @@ impl ModelQueue {
                 let poll_state = self.form(0, scheduler, arrivals, now_ns, &mut output);
                 ((), poll_state)
             });
-        self.settle(
+        self.answer_unexecuted(
             deadline_of(visited).1,
             &mut output,
             &mut PendingResponses::default(),
@@ -292,7 +293,7 @@ impl ModelQueue {
     }
 
     /// Passes on what the scheduler says beside its batch. Under the lock.
-    fn pass_on(&self, output: &mut SchedulerOutput<OwnedRequest>) {
+    fn route_output(&self, output: &mut SchedulerOutput<OwnedRequest>) {
         for core in output.called.drain(..) {
             self.pool.notify_locked(core);
         }
@@ -306,7 +307,7 @@ impl ModelQueue {
     /// A core has no further batch.
     fn part_with(&self, worker: &Worker) -> bool {
         if let Some(deadline_ns) = worker.unwatched_deadline_ns() {
-            self.entrust(deadline_ns);
+            self.watch_deadline(deadline_ns);
         }
         false
     }
@@ -328,27 +329,27 @@ impl ModelQueue {
     }
 
     /// Leaves a deadline to the timer thread, unless it has an earlier one.
-    pub(crate) fn entrust(&self, deadline_ns: u64) {
+    pub(crate) fn watch_deadline(&self, deadline_ns: u64) {
         // The load first: nearly always an earlier request's timeout is pending already.
-        if self.entrusted_ns.load(Ordering::Acquire) <= deadline_ns
-            || self.entrusted_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns
+        if self.watched_ns.load(Ordering::Acquire) <= deadline_ns
+            || self.watched_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns
         {
             return;
         }
         let queue = Weak::clone(&self.own);
         self.timer_thread.call_at(deadline_ns, move |_| {
             if let Some(queue) = queue.upgrade() {
-                queue.attend(deadline_ns);
+                queue.expire_overdue(deadline_ns);
             }
         });
     }
 
     /// The timer thread's call: rejects what has timed out while every core executes.
-    fn attend(&self, entrusted_ns: u64) {
+    fn expire_overdue(&self, watched_ns: u64) {
         // Failure: an earlier deadline came in between, and its call is this one's predecessor or
         // still to come.
-        let _ = self.entrusted_ns.compare_exchange(
-            entrusted_ns,
+        let _ = self.watched_ns.compare_exchange(
+            watched_ns,
             NEVER_NS,
             Ordering::AcqRel,
             Ordering::Relaxed,
@@ -371,14 +372,14 @@ impl ModelQueue {
                 let seen = look(scheduler, now_ns);
                 // What it did may want cores to be called.
                 let poll_state = scheduler.expire(now_ns, &mut output);
-                self.pass_on(&mut output);
+                self.route_output(&mut output);
                 (seen, poll_state)
             });
         // Without a visit a core holds the lock: it has been told, looks again, and entrusts what
         // it leaves.
         let mut pending = PendingResponses::default();
         let (seen, deadline_ns) = deadline_of(visited);
-        self.settle(deadline_ns, &mut output, &mut pending);
+        self.answer_unexecuted(deadline_ns, &mut output, &mut pending);
         seen
     }
 
@@ -389,7 +390,8 @@ impl ModelQueue {
             self.log_limiter.warn(
                 monotonic_ns(),
                 format_args!(
-                    "sequence {key} for model '{}' has a conflict. The previous sequence did not end before this sequence start. Previous sequence will be terminated early.",
+                    "sequence {key} for model '{}' has a conflict. The previous sequence did not \
+                     end before this sequence start. Previous sequence will be terminated early.",
                     self.config.name
                 ),
             );
@@ -425,7 +427,7 @@ fn deadline_of<R>(visited: Option<(R, PollState)>) -> (Option<R>, Option<u64>) {
 /// A request is in a batch: it pends no longer, and under preserve-ordering it has its turn.
 fn leave_queue(live: &mut OwnedRequest) {
     live.place = None;
-    if let Some(turn) = &live.shared().turn {
+    if let Some(turn) = &live.shared().features.turn {
         turn.reserve();
     }
 }

@@ -9,10 +9,12 @@ use conch_sync::{NEVER_NS, Refused};
 
 use crate::clock::monotonic_ns;
 use crate::execution::queue::ModelQueue;
-use crate::execution::refusal::stopping;
 use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
+use crate::request::refusal::stopping;
 use crate::response_order::OrderedCompletion;
-use crate::{Completion, CorrelationId, Error, InFlightPermit, Rejected, RequestHandle};
+use crate::{
+    Completion, CorrelationId, Error, InFlightPermit, Rejected, RequestHandle, SequenceFlags,
+};
 
 impl Executor for ModelQueue {
     fn response_path(&self, completion: &Arc<dyn Completion>, _may_cache: bool) -> ResponsePath {
@@ -31,7 +33,7 @@ impl Executor for ModelQueue {
         &self,
         version: Option<i64>,
         id: &CorrelationId,
-        flags: u32,
+        flags: SequenceFlags,
     ) -> Option<Result<InFlightPermit, Rejected>> {
         self.draining_versions.permit(version, id, flags)
     }
@@ -50,7 +52,7 @@ impl Executor for ModelQueue {
             Ok(()) => {
                 // Every core may be executing for longer than that.
                 if rejection_ns != NEVER_NS {
-                    self.entrust(rejection_ns);
+                    self.watch_deadline(rejection_ns);
                 }
                 Ok(())
             }
@@ -78,10 +80,10 @@ impl Executor for ModelQueue {
         // Failure: the request is linked in a queue, and the thread that takes it out sees the
         // mark; or it executes as the last of its model.
         let _ = self.pool.submit(handle);
-        self.entrust(monotonic_ns());
+        self.watch_deadline(monotonic_ns());
     }
 
-    fn take_back(&self, handle: RequestHandle, core: usize) {
+    fn reclaim(&self, handle: RequestHandle, core: usize) {
         let Some(returns) = self.returns.get(core) else {
             return;
         };
@@ -124,7 +126,7 @@ impl ModelQueue {
         // active sequences.
         fence(Ordering::SeqCst);
         if let Some(active_sequences) = self.active_sequences.get() {
-            active_sequences.note(key);
+            active_sequences.add(key);
         }
         Ok(())
     }
@@ -137,7 +139,7 @@ impl ModelQueue {
             // execution ends. Nor may whoever has the lock, if that is a core that leaves with its
             // batch.
             if self.inspect(|_, _| ()).is_none() {
-                self.entrust(monotonic_ns());
+                self.watch_deadline(monotonic_ns());
             }
         }
         Ok(())

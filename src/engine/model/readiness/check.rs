@@ -9,5 +9,5 @@ pub trait ReadinessCheck: Send + Sync {
     ///
     /// # Errors
     /// Why the instance is not ready.
-    fn ask(&self) -> Result<(), Error>;
+    fn check(&self) -> Result<(), Error>;
 }

@@ -5,8 +5,8 @@
 //! readiness prober, which sleeps until somebody wants to know and then asks one instance after the
 //! other, while these execute or not, as upstream does. All who ask during a round share its
 //! answer. A hook that hangs holds up its own model only: those who wait give up after
-//! [`ANSWER_WITHIN`](probe_queue::ANSWER_WITHIN), and from then on the answer is "not ready" at once,
-//! until the round ends.
+//! [`ANSWER_WITHIN`](probe_queue::ANSWER_WITHIN), and from then on the answer is "not ready" at
+//! once, until the round ends.
 //!
 //! Models without a hook cost nothing: what the registry knows of them is the answer.
 

@@ -70,10 +70,11 @@ impl ReadinessProbe {
     }
 
     /// The answer if none comes in time: not ready.
-    pub fn give_up(&self) -> bool {
+    pub fn abandon(&self) -> bool {
         if let Some((version, _)) = &self.visit {
             log::warning!(
-                "the backend of model '{}' version {} does not say within {} s whether it is ready; it counts as not ready",
+                "the backend of model '{}' version {} does not say within {} s whether it is \
+                 ready; it counts as not ready",
                 version.name,
                 version.version,
                 ANSWER_WITHIN.as_secs()
@@ -91,7 +92,7 @@ impl ReadinessProbe {
             }
             let left_ns = self.deadline_ns.saturating_sub(clock::monotonic_ns());
             if left_ns == 0 {
-                return self.give_up();
+                return self.abandon();
             }
             thread::park_timeout(Duration::from_nanos(left_ns));
         }

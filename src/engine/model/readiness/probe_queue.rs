@@ -110,7 +110,7 @@ pub(crate) struct ProbeState {
     key: u64,
     is_closed: bool,
     /// Whom the next round asks.
-    checkups: Arc<[Arc<dyn ReadinessCheck>]>,
+    checks: Arc<[Arc<dyn ReadinessCheck>]>,
 }
 
 impl Default for ProbeState {
@@ -123,7 +123,7 @@ impl Default for ProbeState {
             waiting: HashMap::new(),
             key: 0,
             is_closed: false,
-            checkups: Arc::default(),
+            checks: Arc::default(),
         }
     }
 }
@@ -162,12 +162,12 @@ impl ReadinessProber {
         name: &str,
         version: i64,
         queue: &Arc<ProbeQueue>,
-        checkups: Vec<Arc<dyn ReadinessCheck>>,
+        checks: Vec<Arc<dyn ReadinessCheck>>,
     ) -> Result<Option<ReadinessProber>, Error> {
-        if checkups.is_empty() {
+        if checks.is_empty() {
             return Ok(None);
         }
-        queue.lock().checkups = checkups.into();
+        queue.lock().checks = checks.into();
         let label = format!("'{name}' version {version}");
         let own = Arc::clone(queue);
         let thread = thread::Builder::new()
@@ -175,7 +175,8 @@ impl ReadinessProber {
             .spawn(move || inspect(&own, &label))
             .map_err(|error| {
                 Error::internal(format!(
-                    "failed to start a thread that asks the backend of model '{name}' whether it is ready: {error}"
+                    "failed to start a thread that asks the backend of model '{name}' whether it \
+                     is ready: {error}"
                 ))
             })?;
         queue.has_hooks.store(true, Ordering::Relaxed);
@@ -191,8 +192,8 @@ impl ReadinessProber {
     }
 
     /// Asks others, from the next round on.
-    pub(crate) fn ask_others(&self, checkups: Vec<Arc<dyn ReadinessCheck>>) {
-        self.queue.lock().checkups = checkups.into();
+    pub(crate) fn check_others(&self, checks: Vec<Arc<dyn ReadinessCheck>>) {
+        self.queue.lock().checks = checks.into();
     }
 
     /// Answers who waits, and asks no more. Does not wait for a hook.
@@ -214,14 +215,14 @@ impl Drop for ReadinessProber {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            log::error!("an inspector panicked outside its backend");
+            log::error!("a readiness prober panicked outside its backend");
         }
     }
 }
 
 impl std::fmt::Debug for ReadinessProber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inspector").finish_non_exhaustive()
+        f.debug_struct("ReadinessProber").finish_non_exhaustive()
     }
 }
 
@@ -238,10 +239,10 @@ fn inspect(queue: &ProbeQueue, label: &str) {
         if state.is_closed {
             return;
         }
-        let checkups = Arc::clone(&state.checkups);
+        let checks = Arc::clone(&state.checks);
         drop(state);
-        let finding = ask(&checkups, label);
-        drop(checkups);
+        let finding = run_checks(&checks, label);
+        drop(checks);
         state = queue.lock();
         state.finding = finding;
         state.finished = state.round;
@@ -255,9 +256,9 @@ fn inspect(queue: &ProbeQueue, label: &str) {
 }
 
 /// One round: the first that is not ready decides.
-fn ask(checkups: &[Arc<dyn ReadinessCheck>], label: &str) -> ProbeResult {
-    for readiness_check in checkups {
-        let answer = catch_unwind(AssertUnwindSafe(|| readiness_check.ask()));
+fn run_checks(checks: &[Arc<dyn ReadinessCheck>], label: &str) -> ProbeResult {
+    for readiness_check in checks {
+        let answer = catch_unwind(AssertUnwindSafe(|| readiness_check.check()));
         let error = match answer {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error,

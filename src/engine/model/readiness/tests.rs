@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::model::readiness::probe_queue::ReadinessProber;
 use crate::model::readiness::*;
-use crate::testing::model;
+use crate::testing::{model, until};
 use crate::{Error, ModelVersion, clock};
 
-const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ \
+                      { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
 /// Each question takes the next answer, and waits until there is one.
 struct Hook {
@@ -21,7 +21,7 @@ struct Hook {
 }
 
 impl ReadinessCheck for Hook {
-    fn ask(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), Error> {
         self.asked_count.fetch_add(1, Ordering::SeqCst);
         let answers = self.answers.lock().unwrap();
         answers.recv().unwrap_or(Ok(()))
@@ -48,11 +48,11 @@ fn bed(instance_count: usize) -> Bed {
             (sender, Arc::new(hook))
         })
         .unzip();
-    let checkups = hooks
+    let checks = hooks
         .iter()
         .map(|hook| Arc::clone(hook) as Arc<dyn ReadinessCheck>)
         .collect();
-    let prober = ReadinessProber::start(&version.name, 1, &version.probes, checkups)
+    let prober = ReadinessProber::start(&version.name, 1, &version.probes, checks)
         .unwrap()
         .unwrap();
     Bed {
@@ -72,11 +72,9 @@ impl Bed {
     }
 
     fn await_asked(&self, expected: &[usize]) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while self.asked() != expected {
-            assert!(Instant::now() < deadline, "{:?}", self.asked());
-            thread::sleep(Duration::from_millis(1));
-        }
+        until(&format!("calls {expected:?} of hooks"), || {
+            self.asked() == expected
+        });
     }
 }
 
@@ -187,11 +185,9 @@ fn a_hook_that_hangs_counts_as_not_ready() {
     probe.deadline_ns = clock::monotonic_ns();
     assert!(!probe.wait(), "whoever waits gives up in time");
     bed.answers[0].send(Ok(())).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while queue.lock().running_since_ns.is_some() {
-        assert!(Instant::now() < deadline);
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("the end of the call", || {
+        queue.lock().running_since_ns.is_none()
+    });
     bed.answers[0].send(Ok(())).unwrap();
     assert!(
         ReadinessProbe::about(&bed.version).wait(),
@@ -216,7 +212,7 @@ fn the_end_of_a_prober_answers_all_who_wait() {
 fn a_panic_is_not_ready() {
     struct Panics;
     impl ReadinessCheck for Panics {
-        fn ask(&self) -> Result<(), Error> {
+        fn check(&self) -> Result<(), Error> {
             panic!("on purpose");
         }
     }

@@ -290,15 +290,15 @@ impl Statistics {
     }
 
     fn cell(&self) -> &StatsCell {
-        let lane = LANE.with(|lane| match lane.get() {
+        let index = CELL_INDEX.with(|index| match index.get() {
             usize::MAX => {
-                let next = NEXT_LANE.fetch_add(1, Ordering::Relaxed);
-                lane.set(next);
+                let next = NEXT_CELL_INDEX.fetch_add(1, Ordering::Relaxed);
+                index.set(next);
                 next
             }
-            lane => lane,
+            index => index,
         });
-        &self.cells[lane % self.cells.len()]
+        &self.cells[index % self.cells.len()]
     }
 }
 
@@ -310,13 +310,13 @@ impl std::fmt::Debug for Statistics {
     }
 }
 
-/// The next thread's lane.
-static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
+/// The next thread's index.
+static NEXT_CELL_INDEX: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// Which cell this thread writes, modulo their number: a lock-free way to "one per core"
     /// without passing a core through the C ABI.
-    static LANE: ThreadCell<usize> = const { ThreadCell::new(usize::MAX) };
+    static CELL_INDEX: ThreadCell<usize> = const { ThreadCell::new(usize::MAX) };
 }
 
 fn add(sum: &AtomicU64, amount: u64) {

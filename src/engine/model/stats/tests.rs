@@ -19,6 +19,10 @@ fn timestamps() -> Timestamps {
     }
 }
 
+fn times(count: u64, duration_ns: u64) -> CountAndTime {
+    CountAndTime { count, duration_ns }
+}
+
 #[test]
 fn every_report_reaches_its_fields() {
     let statistics = Statistics::new(1, 4);
@@ -42,68 +46,20 @@ fn every_report_reaches_its_fields() {
     assert_eq!(inference.fail.count, 4);
     assert!(inference.fail.duration_ns > 7);
     assert_eq!(inference.success.count, 2);
-    assert_eq!(
-        inference.queue,
-        CountAndTime {
-            count: 2,
-            duration_ns: 100 + 50
-        }
-    );
-    assert_eq!(
-        inference.compute_input,
-        CountAndTime {
-            count: 1,
-            duration_ns: 1
-        }
-    );
-    assert_eq!(
-        inference.compute_infer,
-        CountAndTime {
-            count: 1,
-            duration_ns: 10
-        }
-    );
-    assert_eq!(
-        inference.compute_output,
-        CountAndTime {
-            count: 1,
-            duration_ns: 100
-        }
-    );
-    assert_eq!(
-        inference.cache_hit,
-        CountAndTime {
-            count: 1,
-            duration_ns: 25
-        }
-    );
-    assert_eq!(
-        inference.cache_miss,
-        CountAndTime {
-            count: 1,
-            duration_ns: 40
-        }
-    );
+    assert_eq!(inference.queue, times(2, 100 + 50));
+    assert_eq!(inference.compute_input, times(1, 1));
+    assert_eq!(inference.compute_infer, times(1, 10));
+    assert_eq!(inference.compute_output, times(1, 100));
+    assert_eq!(inference.cache_hit, times(1, 25));
+    assert_eq!(inference.cache_miss, times(1, 40));
     let sizes: Vec<(u64, u64)> = totals
         .batches
         .values()
         .map(|batch| (batch.batch_size, batch.compute_infer.count))
         .collect();
     assert_eq!(sizes, [(0, 1), (3, 2), (4, 1), (1_000_000, 1)]);
-    assert_eq!(
-        totals.batches[&3].compute_output,
-        CountAndTime {
-            count: 2,
-            duration_ns: 200
-        }
-    );
-    assert_eq!(
-        totals.batches[&1_000_000].compute_input,
-        CountAndTime {
-            count: 1,
-            duration_ns: 1
-        }
-    );
+    assert_eq!(totals.batches[&3].compute_output, times(2, 200));
+    assert_eq!(totals.batches[&1_000_000].compute_input, times(1, 1));
 }
 
 #[test]
@@ -252,6 +208,24 @@ fn memory_is_replaced_per_owner_and_summed() {
     );
 }
 
+/// The relations between fields that each writer below keeps.
+fn assert_not_torn(totals: &Totals) {
+    let inference = &totals.inference;
+    let success_count = inference.success.count;
+    assert_eq!(totals.inference_count, 3 * success_count);
+    assert_eq!(inference.queue.duration_ns, 100 * success_count);
+    assert_eq!(inference.compute_output.duration_ns, 100 * success_count);
+    assert_eq!(inference.fail.duration_ns, 7 * totals.failures[0]);
+    let batches = totals.batches.values();
+    let executions: u64 = batches.map(|batch| batch.compute_infer.count).sum();
+    assert_eq!(executions, totals.execution_count);
+    for batch in totals.batches.values() {
+        let (infer, output) = (&batch.compute_infer, &batch.compute_output);
+        assert_eq!(infer.duration_ns, 10 * infer.count);
+        assert_eq!(output.duration_ns, 100 * output.count);
+    }
+}
+
 /// Each writer keeps a relation between fields; a torn read would break it.
 #[test]
 fn reads_are_never_torn() {
@@ -267,30 +241,7 @@ fn reads_are_never_torn() {
             let mut last = Totals::default();
             while !is_done.load(Ordering::Acquire) {
                 let totals = statistics.totals();
-                let inference = &totals.inference;
-                assert_eq!(totals.inference_count, 3 * inference.success.count);
-                assert_eq!(inference.queue.duration_ns, 100 * inference.success.count);
-                assert_eq!(
-                    inference.compute_output.duration_ns,
-                    100 * inference.success.count
-                );
-                assert_eq!(inference.fail.duration_ns, 7 * totals.failures[0]);
-                let executions: u64 = totals
-                    .batches
-                    .values()
-                    .map(|batch| batch.compute_infer.count)
-                    .sum();
-                assert_eq!(executions, totals.execution_count);
-                for batch in totals.batches.values() {
-                    assert_eq!(
-                        batch.compute_infer.duration_ns,
-                        10 * batch.compute_infer.count
-                    );
-                    assert_eq!(
-                        batch.compute_output.duration_ns,
-                        100 * batch.compute_output.count
-                    );
-                }
+                assert_not_torn(&totals);
                 assert!(
                     totals.inference_count >= last.inference_count
                         && totals.execution_count >= last.execution_count
@@ -299,7 +250,7 @@ fn reads_are_never_torn() {
                 // requests that came between the two are in the difference. All of them succeeded
                 // by now but for one per writer; of those that had succeeded before it, all but one
                 // per writer had been removed.
-                let between = inference.success.count - last.inference.success.count;
+                let between = totals.inference.success.count - last.inference.success.count;
                 assert!(
                     last.pending_count <= between + 2 * WRITERS as u64,
                     "{} pending, {between} requests since",

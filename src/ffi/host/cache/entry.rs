@@ -155,7 +155,8 @@ impl EntryCopier {
             CopyDirection::In(form) => {
                 if byte_size != form.byte_size() {
                     return Err(Error::internal(format!(
-                        "Serialized buffer size does not match. Expected: {}, received: {byte_size}",
+                        "Serialized buffer size does not match. Expected: {}, received: \
+                         {byte_size}",
                         form.byte_size()
                     )));
                 }
@@ -170,7 +171,8 @@ impl EntryCopier {
                 let mut charge = Charge::empty(budget);
                 charge.cover(byte_size as u64).map_err(|_| {
                     Error::unavailable(format!(
-                        "failed to allocate {byte_size} bytes for a cached response: over the memory limit"
+                        "failed to allocate {byte_size} bytes for a cached response: over the \
+                         memory limit"
                     ))
                 })?;
                 // SAFETY: non-null by `only`, long enough and unchanged by this function's

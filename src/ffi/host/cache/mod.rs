@@ -157,31 +157,70 @@ mod tests {
     #[test]
     fn refuses_in_upstreams_words() {
         const NONE: &str = "/nonexistent/caches";
-        let local = "Failed to initialize LocalCache: ";
+        let local = |reason: &str| format!("Failed to initialize LocalCache: {reason}");
+        let no_size = || local("config didn't contain a valid 'size' field.");
+        let no_number = || local("'size' config must be a string or uint type");
         type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Code, String);
         let cases: [Case<'_>; 12] = [
             (
                 NONE,
                 &[("local", r#"{"size":"1"}"#), ("redis", "{}")],
                 Code::InvalidArg,
-                "found multiple cache configurations, but only a single cache is currently supported".to_owned(),
+                "found multiple cache configurations, but only a single cache is currently \
+                 supported"
+                    .to_owned(),
             ),
-            ("", &[("local", r#"{"size":1}"#)], Code::InvalidArg, "cache directory can not be empty".to_owned()),
+            (
+                "",
+                &[("local", r#"{"size":1}"#)],
+                Code::InvalidArg,
+                "cache directory can not be empty".to_owned(),
+            ),
             (
                 NONE,
                 &[("redis", "{}")],
                 Code::InvalidArg,
                 format!("unable to find 'libtritoncache_redis.so' for cache. Searched: {NONE}"),
             ),
-            (NONE, &[("local", "{}")], Code::InvalidArg, format!("{local}config didn't contain a valid 'size' field.")),
-            (NONE, &[("local", "")], Code::InvalidArg, format!("{local}config didn't contain a valid 'size' field.")),
-            (NONE, &[("local", "[1]")], Code::InvalidArg, format!("{local}config didn't contain a valid 'size' field.")),
-            (NONE, &[("local", r#"{"size":true}"#)], Code::InvalidArg, format!("{local}'size' config must be a string or uint type")),
-            (NONE, &[("local", r#"{"size":-1}"#)], Code::InvalidArg, format!("{local}'size' config must be a string or uint type")),
-            (NONE, &[("local", r#"{"size":1.5}"#)], Code::InvalidArg, format!("{local}'size' config must be a string or uint type")),
-            (NONE, &[("local", r#"{"size":"big"}"#)], Code::Internal, format!("{local}stoull")),
-            (NONE, &[("local", r#"{"size":"99999999999999999999"}"#)], Code::Internal, format!("{local}stoull")),
-            (NONE, &[("local", r#"{"size":0}"#)], Code::Internal, format!("{local}a cache of 0 bytes holds nothing")),
+            (NONE, &[("local", "{}")], Code::InvalidArg, no_size()),
+            (NONE, &[("local", "")], Code::InvalidArg, no_size()),
+            (NONE, &[("local", "[1]")], Code::InvalidArg, no_size()),
+            (
+                NONE,
+                &[("local", r#"{"size":true}"#)],
+                Code::InvalidArg,
+                no_number(),
+            ),
+            (
+                NONE,
+                &[("local", r#"{"size":-1}"#)],
+                Code::InvalidArg,
+                no_number(),
+            ),
+            (
+                NONE,
+                &[("local", r#"{"size":1.5}"#)],
+                Code::InvalidArg,
+                no_number(),
+            ),
+            (
+                NONE,
+                &[("local", r#"{"size":"big"}"#)],
+                Code::Internal,
+                local("stoull"),
+            ),
+            (
+                NONE,
+                &[("local", r#"{"size":"99999999999999999999"}"#)],
+                Code::Internal,
+                local("stoull"),
+            ),
+            (
+                NONE,
+                &[("local", r#"{"size":0}"#)],
+                Code::Internal,
+                local("a cache of 0 bytes holds nothing"),
+            ),
         ];
         for (directory, config, code, message) in cases {
             assert_eq!(refusal(directory, config), (code, message), "{config:?}");

@@ -1,4 +1,4 @@
-//! One input of a request on loan: what `TRITONBACKEND_Input*` points to.
+//! One input of a request that a backend holds: what `TRITONBACKEND_Input*` points to.
 
 use std::ffi::c_char;
 use std::ptr::NonNull;
@@ -22,13 +22,13 @@ pub(crate) struct BackendInput {
     input: *const Input,
     name: *const c_char,
     attributes: OnceLock<Box<[BufferAttributes]>>,
-    /// The embedder who gave it more than its data; kept by the loan.
+    /// The embedder who gave it more than its data; kept by the backend request.
     extra: Option<NonNull<InputExtra>>,
 }
 
 impl BackendInput {
-    /// `input` lies in the request, `name` and `extra` with the loan and whom it keeps: all outlive
-    /// this value.
+    /// `input` lies in the request, `name` and `extra` with the backend request and whom it keeps:
+    /// all outlive this value.
     pub(super) fn new(
         input: &Input,
         name: *const c_char,
@@ -58,7 +58,8 @@ impl BackendInput {
 
     /// What an embedder gave for the input beside its data.
     pub(crate) fn extra(&self) -> Option<&InputExtra> {
-        // SAFETY: it lies with the observer, whom the loan keeps for as long as this input exists.
+        // SAFETY: it lies with the observer, whom the backend request keeps for as long as this
+        // input exists.
         self.extra.map(|extra| unsafe { extra.as_ref() })
     }
 

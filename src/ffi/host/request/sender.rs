@@ -1,12 +1,10 @@
-//! The right to answer a request on loan.
+//! The right to answer a request that a backend holds.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use conch_engine::{Error, Response};
 
-use super::BackendRequest;
-use crate::host::answer::BackendResponse;
+use super::{BackendRequest, BackendResponse};
 
 /// The right to answer a request: held by each response and each response factory.
 pub(crate) struct ResponseSender {
@@ -14,14 +12,22 @@ pub(crate) struct ResponseSender {
 }
 
 impl ResponseSender {
-    pub(crate) fn new(request: Arc<BackendRequest>) -> ResponseSender {
-        // Relaxed: the lock of `reply` orders the count against the release.
-        request.sender_count.fetch_add(1, Ordering::Relaxed);
-        ResponseSender { request }
+    /// # Errors
+    /// INVALID_ARG unless the request is lent to a backend that executes it.
+    pub(crate) fn open(request: Arc<BackendRequest>) -> Result<ResponseSender, Error> {
+        request.progress().lifecycle.open_sender()?;
+        Ok(ResponseSender { request })
     }
 
-    pub(crate) fn another(&self) -> ResponseSender {
-        ResponseSender::new(Arc::clone(&self.request))
+    /// As [`ResponseSender::open`], with memory of an earlier response, if there is any.
+    pub(super) fn open_for_response(
+        request: Arc<BackendRequest>,
+    ) -> Result<(ResponseSender, Option<Box<BackendResponse>>), Error> {
+        let mut progress = request.progress();
+        progress.lifecycle.open_sender()?;
+        let spare = progress.spare.take();
+        drop(progress);
+        Ok((ResponseSender { request }, spare))
     }
 
     pub(crate) fn request(&self) -> &Arc<BackendRequest> {
@@ -29,7 +35,7 @@ impl ResponseSender {
     }
 
     /// Sends a response, an error, or (none) flags alone. `spare` is kept for the request's next
-    /// response, or the loan's next request.
+    /// response, or the next request.
     ///
     /// # Errors
     /// INVALID_ARG after the final answer.
@@ -45,15 +51,13 @@ impl ResponseSender {
 
 impl Drop for ResponseSender {
     fn drop(&mut self) {
-        if self.request.sender_count.fetch_sub(1, Ordering::Relaxed) > 1 {
-            return;
-        }
-        let mut reply = self.request.reply();
-        if reply.is_released && !reply.is_final && !reply.is_rescheduled {
-            let error = self.request.give_up(&mut reply, None);
-            drop(reply);
-            // The loan is lent while a sender exists, which is the only thing that can fail here.
-            let _ = self.request.leave(Some(Err(error)), true);
+        let mut progress = self.request.progress();
+        if progress.lifecycle.close_sender() {
+            let error = self.request.fail_unanswered(&mut progress, None);
+            drop(progress);
+            // The backend holds the request while a sender exists, which is the only thing that can
+            // fail here.
+            let _ = self.request.dispatch(Some(Err(error)), true);
         }
     }
 }

@@ -1,23 +1,21 @@
-//! Shared by the tests of the plug-in: the compiled plug-in, a loaded model, and a client that
-//! notes its answers.
+//! Shared by the tests of the plug-in: a loaded model of it, and loads that fail.
 
 #![allow(clippy::unwrap_used, reason = "part of the tests")]
 
-use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conch_engine::{
-    Backend, BackendHost, BackendSpec, Completion, CorrelationId, Delivery, Draft, DraftInput,
-    Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, Parameter, ParameterValue,
-    PendingResponses, RequestHandle, Timestamps,
+    Backend, BackendHost, BackendSpec, Completion, Draft, DraftInput, Error, Instance,
+    InstanceSpec, LoadContext, Model, ModelVersion, PendingResponses, RequestHandle, Timestamps,
 };
 use conch_ffi::host::{BackendLibraries, HostOptions};
 use conch_memory::{Budget, ByteView, Pool};
 use conch_sync::ClaimReason;
-use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+
+use crate::client::{Call, Client};
+use crate::workshop::{Journal, compile, install, panics, workshop};
 
 const MODEL: &str = r#"
     name: "NAME"
@@ -30,121 +28,6 @@ const MODEL: &str = r#"
 "#;
 
 pub const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
-
-/// The directory that holds the compiled plug-in, the stub, and the backends made of them. Made
-/// once per run of the tests.
-fn workshop() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("plugin");
-        // What an earlier run left. Cargo runs the tests of one target directory one run after the
-        // other.
-        let _ = std::fs::remove_dir_all(&directory);
-        std::fs::create_dir_all(directory.join("backends")).unwrap();
-        let stub: String = conch_abi::export_names()
-            .map(|name| format!("void {name}(void) {{}}\n"))
-            .collect();
-        std::fs::write(directory.join("stub.c"), stub).unwrap();
-        compile(
-            &directory,
-            "cc",
-            &[
-                "-Wl,-soname,libtritonserver.so",
-                "stub.c",
-                "-o",
-                "libtritonserver.so",
-            ],
-        );
-        let exports: String = conch_abi::export_names()
-            .map(|name| format!("EXPORT({name})\n"))
-            .collect();
-        std::fs::write(directory.join("exports.inc"), exports).unwrap();
-        let plugin = [
-            "-std=c++17",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../abi/include"),
-            concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests"),
-            "-pthread",
-            "-I.",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin.cc"),
-            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin/nulls.cc"),
-            "-o",
-            "plugin.so",
-            "-L.",
-            "-Wl,--no-as-needed",
-            "-ltritonserver",
-        ];
-        compile(&directory, "c++", &plugin);
-        directory
-    })
-}
-
-fn compile(directory: &Path, compiler: &str, arguments: &[&str]) {
-    run(Command::new(compiler)
-        .args(["-shared", "-fPIC", "-O0", "-g"])
-        .args(arguments)
-        .current_dir(directory));
-}
-
-/// The backend in Rust without the SDK, compiled.
-fn panics() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let library = workshop().join("panics.so");
-        let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        run(Command::new(compiler)
-            .args(["--edition=2024", "--crate-type=cdylib", "-L."])
-            .args(["-Clink-args=-Wl,--no-as-needed -ltritonserver", "-o"])
-            .arg(&library)
-            .arg(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/tests/plugin/panics.rs"
-            ))
-            .current_dir(workshop()));
-        library
-    })
-}
-
-/// The C++ example of the documentation, compiled as its Makefile says.
-pub fn words() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let directory = workshop().join("words");
-        let example = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../docs/examples/cpp_backend"
-        );
-        run(Command::new("make")
-            .args(["-s", "-C", example])
-            .arg(format!("OUT={}", text(&directory))));
-        directory.join("libtriton_words.so")
-    })
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// Puts a file into the place of a backend's library.
-fn install(backend: &str, file: &Path) -> PathBuf {
-    let directory = workshop().join("backends").join(backend);
-    let library = directory.join(format!("libtriton_{backend}.so"));
-    if !library.exists() {
-        std::fs::create_dir_all(&directory).unwrap();
-        // Complete before it has its name: tests run at the same time.
-        let making = directory.join(format!("making-{:?}", std::thread::current().id()));
-        std::fs::copy(file, &making).unwrap();
-        std::fs::rename(&making, &library).unwrap();
-    }
-    library
-}
 
 fn host() -> Arc<BackendLibraries> {
     let setting = |backend: &str, name: &str, value: &str| {
@@ -177,29 +60,6 @@ fn spec(backend: &str, model: &str) -> BackendSpec {
         model_path: workshop().join("models").join(model),
         version: 3,
     }
-}
-
-pub fn text(path: &Path) -> String {
-    path.display().to_string()
-}
-
-/// Everything that the server logged since the first call.
-pub fn log() -> String {
-    static FILE: OnceLock<PathBuf> = OnceLock::new();
-    let file = FILE.get_or_init(|| {
-        let file = workshop().join("log");
-        conch_log::set_file(&text(&file)).unwrap();
-        file
-    });
-    assert!(conch_log::flush(std::time::Duration::from_secs(60)));
-    std::fs::read_to_string(file).unwrap_or_default()
-}
-
-/// Whether a file is part of this process.
-pub fn is_mapped(file: &str) -> bool {
-    std::fs::read_to_string("/proc/self/maps")
-        .unwrap()
-        .contains(file)
 }
 
 /// The error of opening a file of these bytes as a backend.
@@ -265,116 +125,6 @@ pub fn finalize_order(backends: &[&str]) -> Vec<String> {
         .collect();
     finalized.sort();
     finalized.into_iter().map(|(_, backend)| backend).collect()
-}
-
-/// The plug-in's notes.
-pub struct Journal {
-    library: Library,
-}
-
-impl Journal {
-    /// Of a library that is open.
-    fn of(library: &Path) -> Journal {
-        // SAFETY: the library is loaded already, so nothing runs.
-        let library = unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_LOCAL) };
-        Journal {
-            library: library.unwrap(),
-        }
-    }
-
-    pub fn take(&self) -> String {
-        // SAFETY: the function has this type in plugin.cc, and its result stays until the next
-        // call.
-        unsafe {
-            let take = self
-                .library
-                .get::<unsafe extern "C" fn() -> *const c_char>("plugin_journal")
-                .unwrap();
-            CStr::from_ptr(take()).to_str().unwrap().to_owned()
-        }
-    }
-
-    fn finalize_time(&self) -> u64 {
-        // SAFETY: the function has this type in plugin.cc.
-        unsafe {
-            self.library
-                .get::<unsafe extern "C" fn() -> u64>("plugin_finalize_time")
-                .unwrap()()
-        }
-    }
-}
-
-/// A request to make.
-pub struct Call {
-    pub id: &'static str,
-    pub parameters: Vec<Parameter>,
-    pub correlation_id: CorrelationId,
-    pub timeout_us: u64,
-    pub requested_outputs: Vec<&'static str>,
-    content: Vec<Vec<u8>>,
-}
-
-impl Call {
-    /// One whose input has these pieces.
-    pub fn new(act: &str, content: &[&[u8]]) -> Call {
-        Call {
-            id: "",
-            parameters: vec![Parameter {
-                name: "act".into(),
-                value: ParameterValue::Text(act.into()),
-            }],
-            correlation_id: CorrelationId::default(),
-            timeout_us: 0,
-            requested_outputs: Vec::new(),
-            content: content.iter().map(|piece| piece.to_vec()).collect(),
-        }
-    }
-}
-
-/// Notes what a client gets.
-#[derive(Default)]
-struct Client {
-    answers: Mutex<Vec<String>>,
-    wakes: Mutex<usize>,
-}
-
-impl Completion for Client {
-    fn deliver(&self, delivery: Delivery) {
-        let mut line = format!("{} ", delivery.slot);
-        match delivery.outcome {
-            None => line.push_str("end"),
-            Some(Err(error)) => line.push_str(&error.to_string()),
-            Some(Ok(response)) => {
-                line.push_str("ok");
-                for output in &response.outputs {
-                    line.push_str(&format!(
-                        " {}={}",
-                        output.name,
-                        String::from_utf8_lossy(output.data.as_ref())
-                    ));
-                }
-                for parameter in &response.parameters {
-                    match &parameter.value {
-                        ParameterValue::Text(value) => {
-                            line.push_str(&format!(" {}={value}", parameter.name))
-                        }
-                        ParameterValue::Int(value) => {
-                            line.push_str(&format!(" {}={value}", parameter.name))
-                        }
-                        other => panic!("{other:?}"),
-                    }
-                }
-            }
-        }
-        if delivery.is_final {
-            line.push_str(" final");
-        }
-        self.answers.lock().unwrap().push(line);
-    }
-
-    fn wake(&self) {
-        *self.wakes.lock().unwrap() += 1;
-    }
 }
 
 /// A loaded model of the plug-in.
@@ -596,7 +346,7 @@ impl Bench {
         self.host.open(&self.spec).unwrap()
     }
 
-    /// No answer and no loan is left: all bytes are given back, and the model is referred to by
+    /// No answer and no request is held: all bytes are given back, and the model is referred to by
     /// nobody else.
     pub fn assert_nothing_held(&self) {
         assert_eq!(self.budget.used_bytes(), 0);
@@ -636,7 +386,7 @@ impl Bench {
     }
 
     /// Unloads the model, without keeping the library open for its journal.
-    pub fn leave_without_journal(self) {
+    pub fn unload_without_journal(self) {
         let Bench {
             model,
             backend,

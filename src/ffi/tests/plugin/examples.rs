@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use conch_engine::{Parameter, ParameterValue};
 use conch_sync::ClaimReason;
 
-use super::bench::{self, Bench, Call, DECOUPLED};
+use super::bench::{Bench, DECOUPLED};
+use super::client::Call;
+use super::workshop;
 
 fn bench(model: &str) -> Bench {
     let config = format!(
@@ -17,7 +19,7 @@ fn bench(model: &str) -> Bench {
         output {{ name: "WORDS" data_type: TYPE_STRING dims: -1 }}
         instance_group {{ kind: KIND_CPU count: 1 name: "{model}" }}"#
     );
-    Bench::of(bench::words(), "words", model, &config)
+    Bench::of(workshop::words(), "words", model, &config)
 }
 
 /// A request for the words of `text`, which comes in two pieces.

@@ -1,12 +1,14 @@
 //! Faults at every entry point: each is an error of what was asked for, a line in the log where
 //! nobody is told otherwise, and nothing to anybody else.
 
-use super::bench::{self, Bench, Call};
+use super::bench::{self, Bench};
+use super::client::Call;
+use super::workshop;
 
 const PANICKED: &str = "Internal: the plug-in threw an exception";
 
 fn assert_logged(line: &str) {
-    let log = bench::log();
+    let log = workshop::log();
     assert!(log.contains(line), "{line}\nis not in\n{log}");
 }
 
@@ -73,31 +75,35 @@ fn each_failing_step_says_why_and_leaves_nothing() {
 
 #[test]
 fn a_failing_end_is_told_and_nothing_more() {
-    bench::log();
+    workshop::log();
     let cases = [
         (
             "ends_fail",
             "model",
             "fail_instance_finalize",
-            "failed finalizing model instance 'fail_instance_finalize': Invalid argument: instance_finalize failed",
+            "failed finalizing model instance 'fail_instance_finalize': Invalid argument: \
+             instance_finalize failed",
         ),
         (
             "ends_throw",
             "model",
             "throw_instance_finalize",
-            "failed finalizing model instance 'throw_instance_finalize': Internal: the plug-in threw an exception: instance_finalize threw",
+            "failed finalizing model instance 'throw_instance_finalize': Internal: the plug-in \
+             threw an exception: instance_finalize threw",
         ),
         (
             "model_ends",
             "fail_model_finalize",
             "one",
-            "failed finalizing model 'fail_model_finalize' version 3: Invalid argument: model_finalize failed",
+            "failed finalizing model 'fail_model_finalize' version 3: Invalid argument: \
+             model_finalize failed",
         ),
         (
             "model_ends",
             "throw_model_finalize",
             "one",
-            "failed finalizing model 'throw_model_finalize' version 3: Internal: the plug-in threw an exception: model_finalize threw",
+            "failed finalizing model 'throw_model_finalize' version 3: Internal: the plug-in threw \
+             an exception: model_finalize threw",
         ),
         (
             "fail_finalize",
@@ -109,7 +115,8 @@ fn a_failing_end_is_told_and_nothing_more() {
             "throw_finalize",
             "model",
             "one",
-            "failed finalizing backend 'throw_finalize': Internal: the plug-in threw an exception: finalize threw",
+            "failed finalizing backend 'throw_finalize': Internal: the plug-in threw an exception: \
+             finalize threw",
         ),
     ];
     for (backend, model, instance, line) in cases {
@@ -128,7 +135,7 @@ fn a_failing_end_is_told_and_nothing_more() {
 
 #[test]
 fn each_fault_of_an_execution_is_told() {
-    bench::log();
+    workshop::log();
     let cases = [
         (
             "fail",
@@ -136,11 +143,13 @@ fn each_fault_of_an_execution_is_told() {
         ),
         (
             "throw",
-            "failed to execute 1 requests (instance 'one'): Internal: the plug-in threw an exception: thrown in execute",
+            "failed to execute 1 requests (instance 'one'): Internal: the plug-in threw an \
+             exception: thrown in execute",
         ),
         (
             "throw_number",
-            "failed to execute 1 requests (instance 'one'): Internal: the plug-in threw an exception",
+            "failed to execute 1 requests (instance 'one'): Internal: the plug-in threw an \
+             exception",
         ),
         (
             "silent",
@@ -182,7 +191,7 @@ fn each_fault_of_an_execution_is_told() {
 
 #[test]
 fn a_rust_panic_that_gets_out_is_an_error() {
-    bench::log();
+    workshop::log();
     for _ in 0..2 {
         let error = Bench::panicking("panics", "panic_model").err().unwrap();
         assert_eq!(error.to_string(), PANICKED);

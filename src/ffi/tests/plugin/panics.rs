@@ -44,7 +44,11 @@ extern "C" fn plugin_journal() -> *const c_char {
 }
 
 /// Panics if `find` names something that is called `name`.
-fn panic_if(name: &str, find: unsafe extern "C" fn(*mut c_void, *mut *const c_char) -> Error, object: *mut c_void) -> Error {
+fn panic_if(
+    name: &str,
+    find: unsafe extern "C" fn(*mut c_void, *mut *const c_char) -> Error,
+    object: *mut c_void,
+) -> Error {
     let mut found = ptr::null();
     // SAFETY: the object is live, and the name that it gives lives as long.
     let found = unsafe {
@@ -76,7 +80,11 @@ extern "C-unwind" fn TRITONBACKEND_ModelInstanceFinalize(instance: *mut c_void) 
 }
 
 #[unsafe(no_mangle)]
-extern "C-unwind" fn TRITONBACKEND_ModelInstanceExecute(_: *mut c_void, _: *mut *mut c_void, count: u32) -> Error {
+extern "C-unwind" fn TRITONBACKEND_ModelInstanceExecute(
+    _: *mut c_void,
+    _: *mut *mut c_void,
+    count: u32,
+) -> Error {
     let _passing = Passing::begin();
     panic!("{count} requests");
 }

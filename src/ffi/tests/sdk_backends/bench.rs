@@ -70,8 +70,9 @@ struct Notes {
 
 impl Completion for Client {
     fn deliver(&self, delivery: Delivery) {
-        let mut line = delivery.slot.to_string();
-        match delivery.outcome {
+        let mut line = delivery.slot().to_string();
+        let is_final = delivery.is_final();
+        match delivery.into_outcome() {
             None => line.push_str(" end"),
             Some(Err(error)) => line.push_str(&format!(" {error}")),
             Some(Ok(response)) => {
@@ -88,7 +89,7 @@ impl Completion for Client {
                 }
             }
         }
-        if delivery.is_final {
+        if is_final {
             line.push_str(" final");
         }
         let mut notes = self.notes.lock().unwrap();
@@ -141,8 +142,8 @@ impl Bench {
             })
             .unwrap();
         let text = format!(
-            "name: 'model' backend: '{backend}' {config} instance_group {{ kind: KIND_CPU count: 1 name: 'model' }} \
-             model_transaction_policy {{ decoupled: {} }}",
+            "name: 'model' backend: '{backend}' {config} instance_group {{ kind: KIND_CPU count: 1 \
+             name: 'model' }} model_transaction_policy {{ decoupled: {} }}",
             // These two are for it.
             ["repeat", "square"].contains(&backend)
         );

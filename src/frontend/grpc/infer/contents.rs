@@ -112,7 +112,7 @@ pub(super) async fn read(
     budget: &Arc<Budget>,
     pause: impl AsyncFn(),
 ) -> Result<ByteView, GrpcStatus> {
-    let mut pace = YieldBudget {
+    let mut yield_budget = YieldBudget {
         spent_bytes: 0,
         pause,
     };
@@ -124,7 +124,7 @@ pub(super) async fn read(
             let Some(kind) = ContentsField::from_number(number) else {
                 continue;
             };
-            let count = count_elements(kind, value, &mut pace)
+            let count = count_elements(kind, value, &mut yield_budget)
                 .await
                 .map_err(|_| GrpcStatus::unparsable())?;
             let place = counts
@@ -163,7 +163,8 @@ pub(super) async fn read(
         let mut fields = FieldReader::new(piece);
         while let Some((number, value)) = fields.next().map_err(|_| GrpcStatus::unparsable())? {
             if ContentsField::from_number(number) == Some(kind) {
-                all_fit &= write_elements(kind, element_bytes, value, &mut block, &mut pace).await;
+                all_fit &=
+                    write_elements(kind, element_bytes, value, &mut block, &mut yield_budget).await;
             }
         }
     }
@@ -197,7 +198,8 @@ fn judge(
         } = subject;
         if chosen.is_some() {
             let message = format!(
-                "unexpected explicit tensor data for input tensor '{input}' for model '{model}', binary data was already supplied.",
+                "unexpected explicit tensor data for input tensor '{input}' for model '{model}', \
+                 binary data was already supplied.",
                 input = truncated(&input)
             );
             return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
@@ -205,7 +207,8 @@ fn judge(
         let found = kind.data_type(*data_type);
         if Some(found) != *data_type {
             let message = format!(
-                "unexpected explicit tensor data for input tensor '{input}' for model '{model}' of type '{}', expected datatype '{}'",
+                "unexpected explicit tensor data for input tensor '{input}' for model '{model}' of \
+                 type '{}', expected datatype '{}'",
                 found.name(),
                 data_type.map_or(INVALID_DATA_TYPE, DataType::name),
                 input = truncated(&input)
@@ -222,17 +225,17 @@ fn judge(
 async fn count_elements(
     kind: ContentsField,
     value: FieldValue<'_>,
-    pace: &mut YieldBudget<impl AsyncFn()>,
+    yield_budget: &mut YieldBudget<impl AsyncFn()>,
 ) -> Result<u64, MalformedMessage> {
     match (kind, value) {
         (ContentsField::Bytes, FieldValue::Bytes(_)) => {
-            pace.spend(8).await;
+            yield_budget.spend(8).await;
             Ok(1)
         }
         (ContentsField::Bytes, _) => Ok(0),
         (ContentsField::Fp32, FieldValue::Fixed32(_))
         | (ContentsField::Fp64, FieldValue::Fixed64(_)) => {
-            pace.spend(8).await;
+            yield_budget.spend(8).await;
             Ok(1)
         }
         (ContentsField::Fp32 | ContentsField::Fp64, FieldValue::Bytes(packed)) => {
@@ -244,7 +247,7 @@ async fn count_elements(
         }
         (ContentsField::Fp32 | ContentsField::Fp64, _) => Ok(0),
         (_, FieldValue::Varint(_)) => {
-            pace.spend(8).await;
+            yield_budget.spend(8).await;
             Ok(1)
         }
         (_, FieldValue::Bytes(packed)) => {
@@ -260,7 +263,7 @@ async fn count_elements(
                     whole - slice.len()
                 };
                 rest = rest.get(slice_end..).unwrap_or_default();
-                pace.spend(slice_end).await;
+                yield_budget.spend(slice_end).await;
             }
             Ok(count)
         }
@@ -284,7 +287,7 @@ async fn write_elements(
     element_bytes: Option<usize>,
     value: FieldValue<'_>,
     block: &mut Block,
-    pace: &mut YieldBudget<impl AsyncFn()>,
+    yield_budget: &mut YieldBudget<impl AsyncFn()>,
 ) -> bool {
     let element_bytes = element_bytes.unwrap_or(0);
     let mut all_fit = true;
@@ -293,32 +296,32 @@ async fn write_elements(
             let length = u32::try_from(text.len()).expect("messages end at 2^31 bytes");
             block.extend_from_slice(&length.to_le_bytes());
             block.extend_from_slice(text);
-            pace.spend(8 + text.len()).await;
+            yield_budget.spend(8 + text.len()).await;
         }
         (ContentsField::Fp32, FieldValue::Fixed32(bits)) => {
             block.extend_from_slice(&bits.to_le_bytes());
-            pace.spend(8).await;
+            yield_budget.spend(8).await;
         }
         (ContentsField::Fp64, FieldValue::Fixed64(bits)) => {
             block.extend_from_slice(&bits.to_le_bytes());
-            pace.spend(8).await;
+            yield_budget.spend(8).await;
         }
         (ContentsField::Fp32 | ContentsField::Fp64, FieldValue::Bytes(packed)) => {
             for slice in packed.chunks(SLICE_BYTES) {
                 block.extend_from_slice(slice);
-                pace.spend(slice.len()).await;
+                yield_budget.spend(slice.len()).await;
             }
         }
         (_, FieldValue::Varint(element)) => {
             all_fit = put_element(kind, element, element_bytes, block);
-            pace.spend(8).await;
+            yield_budget.spend(8).await;
         }
         (_, FieldValue::Bytes(packed)) => {
             let mut rest = packed;
             while let Ok(Some((element, used))) = varint(rest) {
                 all_fit &= put_element(kind, element, element_bytes, block);
                 rest = rest.get(used..).unwrap_or_default();
-                pace.spend(used).await;
+                yield_budget.spend(used).await;
             }
         }
         _ => {}
@@ -354,10 +357,10 @@ fn put_element(kind: ContentsField, element: u64, element_bytes: usize, block: &
 mod tests {
     use conch_proto::Message as _;
     use conch_proto::inference::InferTensorContents;
-    use futures_lite::future::block_on;
 
     use super::*;
     use crate::grpc::wire::{put_tag, put_varint};
+    use crate::testing::{block_on, yield_now};
 
     fn read_pieces(pieces: &[&[u8]], data_type: Option<DataType>) -> Result<Vec<u8>, GrpcStatus> {
         let (pool, budget) = (Pool::new(0), Budget::new(64 << 20));
@@ -367,13 +370,7 @@ mod tests {
             data_type,
             is_strict: false,
         };
-        let view = block_on(read(
-            pieces,
-            &subject,
-            &pool,
-            &budget,
-            futures_lite::future::yield_now,
-        ))?;
+        let view = block_on(read(pieces, &subject, &pool, &budget, yield_now))?;
         Ok(view.as_ref().to_vec())
     }
 
@@ -517,17 +514,20 @@ mod tests {
             (
                 &both,
                 Some(DataType::Int32),
-                "unexpected explicit tensor data for input tensor 'IN' for model 'm', binary data was already supplied.",
+                "unexpected explicit tensor data for input tensor 'IN' for model 'm', binary data \
+                 was already supplied.",
             ),
             (
                 &ints,
                 Some(DataType::Fp32),
-                "unexpected explicit tensor data for input tensor 'IN' for model 'm' of type 'INT32', expected datatype 'FP32'",
+                "unexpected explicit tensor data for input tensor 'IN' for model 'm' of type \
+                 'INT32', expected datatype 'FP32'",
             ),
             (
                 &ints,
                 None,
-                "unexpected explicit tensor data for input tensor 'IN' for model 'm' of type 'INT32', expected datatype '<invalid>'",
+                "unexpected explicit tensor data for input tensor 'IN' for model 'm' of type \
+                 'INT32', expected datatype '<invalid>'",
             ),
         ];
         for (contents, data_type, expected) in table {
@@ -565,14 +565,7 @@ mod tests {
             data_type: Some(DataType::Int32),
             is_strict: false,
         };
-        let status = block_on(read(
-            &[&contents],
-            &subject,
-            &pool,
-            &budget,
-            futures_lite::future::yield_now,
-        ))
-        .unwrap_err();
+        let status = block_on(read(&[&contents], &subject, &pool, &budget, yield_now)).unwrap_err();
         assert_eq!(status.code, GrpcCode::ResourceExhausted);
         assert!(
             status.message.starts_with("the server's limit of ")

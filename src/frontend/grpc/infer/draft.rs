@@ -8,7 +8,8 @@ use std::sync::Arc;
 use conch_config::DataType;
 use conch_engine::shared_memory::{RegionWindow, RequestRegions};
 use conch_engine::{
-    CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue, Regions, truncated,
+    CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue, Regions,
+    SequenceFlags, truncated,
 };
 use conch_memory::{Budget, ByteView, try_text};
 use smallvec::{SmallVec, smallvec};
@@ -28,9 +29,6 @@ pub(in crate::grpc) type TypedTensors = Vec<Result<ByteView, GrpcStatus>>;
 
 /// Outputs, and as how many classes they are wanted.
 pub(super) type ClassCounts = Vec<(Box<str>, u32)>;
-
-const SEQUENCE_START: u32 = 1;
-const SEQUENCE_END: u32 = 2;
 
 /// Converts the typed contents of each input that has some (unless `has_raws`, which is an error
 /// told later), and copies what must not be read in registered memory, in order, up to the first
@@ -166,7 +164,7 @@ pub(super) fn build<'a>(
         }
         draft.requested_outputs.push(output.name);
     }
-    draft.usage = usage.map(Arc::new);
+    draft.features.regions = usage.map(Arc::new);
     Ok((draft, class_counts))
 }
 
@@ -189,7 +187,8 @@ fn source_of<'a>(
     if let Some(part) = RegionPart::read(&input.parameters, name)? {
         if has_contents {
             return Err(invalid(format!(
-                "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'",
+                "unexpected 'content' provided when using shared memory for input tensor '{name}' \
+                 for model '{model}'",
                 name = truncated(&name)
             )));
         }
@@ -197,7 +196,8 @@ fn source_of<'a>(
     }
     match (has_contents, has_raws) {
         (true, true) => Err(invalid(format!(
-            "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'",
+            "contents field must not be specified when using raw_input_contents for '{name}' for \
+             model '{model}'",
             name = truncated(&name)
         ))),
         (true, false) => Ok(InputSource::Contents),
@@ -228,7 +228,8 @@ fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &InferTarget<'_
         target.id
     };
     invalid(format!(
-        "[request id: {id}] inference input '{name}' data-type is '{}', but model '{}' expects '{}'",
+        "[request id: {id}] inference input '{name}' data-type is '{}', but model '{}' expects \
+         '{}'",
         contents::INVALID_DATA_TYPE,
         model.name,
         spec.data_type.name(),
@@ -299,8 +300,8 @@ fn apply_parameters(
                     _ => return Err(wrong_kind(name, "int64_param or string_param")),
                 };
             }
-            "sequence_start" => apply_flag(draft, name, *choice, SEQUENCE_START)?,
-            "sequence_end" => apply_flag(draft, name, *choice, SEQUENCE_END)?,
+            "sequence_start" => apply_flag(draft, name, *choice, SequenceFlags::START)?,
+            "sequence_end" => apply_flag(draft, name, *choice, SequenceFlags::END)?,
             "priority" => {
                 draft.priority = match *choice {
                     ParameterChoice::Int(priority) => u64::try_from(priority).map_err(|_| {
@@ -324,7 +325,8 @@ fn apply_parameters(
             },
             _ if name.starts_with("triton_") => {
                 return Err(invalid(
-                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting \
+                    "parameter keys starting with 'triton_' are reserved for Triton usage. \
+                     Only the following keys starting \
                      with 'triton_' are allowed: triton_enable_empty_final_response"
                         .into(),
                 ));
@@ -353,7 +355,7 @@ fn apply_flag(
     draft: &mut Draft<'_>,
     name: &str,
     choice: ParameterChoice<'_>,
-    flag: u32,
+    flag: SequenceFlags,
 ) -> Result<(), GrpcStatus> {
     match choice {
         ParameterChoice::Bool(true) => draft.sequence_flags |= flag,
@@ -405,7 +407,7 @@ mod tests {
         assert_eq!(draft.correlation_id, CorrelationId::Unsigned(u64::MAX));
         assert_eq!(
             (draft.sequence_flags, draft.priority, draft.timeout_us),
-            (SEQUENCE_START, 7, 1500)
+            (SequenceFlags::START, 7, 1500)
         );
         let custom = Parameter {
             name: "custom".into(),
@@ -418,17 +420,19 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(draft.correlation_id, CorrelationId::Text("s".into()));
-        assert_eq!(draft.sequence_flags, SEQUENCE_END);
+        assert_eq!(draft.sequence_flags, SequenceFlags::END);
     }
 
     #[test]
     fn wrong_parameters_have_upstreams_words() {
-        let reserved = "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting \
+        let reserved = "parameter keys starting with 'triton_' are reserved for Triton usage. \
+                        Only the following keys starting \
                         with 'triton_' are allowed: triton_enable_empty_final_response";
         let table = [
             (
                 ("sequence_id", ParameterChoice::Bool(true)),
-                "invalid value type for 'sequence_id' parameter, expected int64_param or string_param.",
+                "invalid value type for 'sequence_id' parameter, expected int64_param or \
+                 string_param.",
             ),
             (
                 ("sequence_start", ParameterChoice::Int(1)),
@@ -440,7 +444,8 @@ mod tests {
             ),
             (
                 ("priority", ParameterChoice::Text("1")),
-                "invalid value type for 'priority' parameter, expected int64_param or uint64_param.",
+                "invalid value type for 'priority' parameter, expected int64_param or \
+                 uint64_param.",
             ),
             (
                 ("priority", ParameterChoice::Int(-1)),
@@ -456,11 +461,13 @@ mod tests {
                     "triton_enable_empty_final_response",
                     ParameterChoice::Int(1),
                 ),
-                "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.",
+                "invalid value type for 'triton_enable_empty_final_response' parameter, expected \
+                 bool_param.",
             ),
             (
                 ("custom", ParameterChoice::Uint(1)),
-                "invalid value type for 'custom' parameter, expected int64_param, bool_param, or string_param.",
+                "invalid value type for 'custom' parameter, expected int64_param, bool_param, or \
+                 string_param.",
             ),
         ];
         for (parameter, expected) in table {
@@ -509,22 +516,26 @@ mod tests {
             (
                 &[region],
                 GrpcCode::InvalidArgument,
-                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'OUT'",
+                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' \
+                 parameter for tensor 'OUT'",
             ),
             (
                 &[size],
                 GrpcCode::InvalidArgument,
-                "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 'OUT'",
+                "'shared_memory_byte_size' can not be specified without 'shared_memory_region' \
+                 parameter for tensor 'OUT'",
             ),
             (
                 &[("shared_memory_offset", ParameterChoice::Int(4))],
                 GrpcCode::InvalidArgument,
-                "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'OUT'",
+                "'shared_memory_offset' can not be specified without 'shared_memory_region' \
+                 parameter for tensor 'OUT'",
             ),
             (
                 &[("shared_memory_region", ParameterChoice::Int(1))],
                 GrpcCode::InvalidArgument,
-                "invalid value type for 'shared_memory_region' parameter for tensor 'OUT', expected string_param.",
+                "invalid value type for 'shared_memory_region' parameter for tensor 'OUT', \
+                 expected string_param.",
             ),
             (
                 &[
@@ -533,7 +544,8 @@ mod tests {
                     size,
                 ],
                 GrpcCode::InvalidArgument,
-                "invalid value type for 'shared_memory_offset' parameter for tensor 'OUT', expected int64_param.",
+                "invalid value type for 'shared_memory_offset' parameter for tensor 'OUT', \
+                 expected int64_param.",
             ),
         ];
         for (parameters, code, message) in table {

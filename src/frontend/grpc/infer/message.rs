@@ -106,7 +106,7 @@ impl<'a> InferHead<'a> {
                 _ => {}
             }
         }
-        settle(&mut message.parameters);
+        keep_last(&mut message.parameters);
         Ok(message)
     }
 }
@@ -139,7 +139,7 @@ fn read_input(bytes: &[u8]) -> Result<InputTensor<'_>, GrpcStatus> {
             _ => {}
         }
     }
-    settle(&mut input.parameters);
+    keep_last(&mut input.parameters);
     Ok(input)
 }
 
@@ -153,7 +153,7 @@ fn read_output(bytes: &[u8]) -> Result<RequestedOutput<'_>, GrpcStatus> {
             _ => {}
         }
     }
-    settle(&mut output.parameters);
+    keep_last(&mut output.parameters);
     Ok(output)
 }
 
@@ -223,7 +223,7 @@ fn read_choice<'a>(
 }
 
 /// Leaves the last entry of each name.
-fn settle(parameters: &mut MessageParameters<'_>) {
+fn keep_last(parameters: &mut MessageParameters<'_>) {
     if parameters.len() < 2 {
         return;
     }

@@ -22,8 +22,7 @@ impl CallMetadata {
     /// # Errors
     /// For metadata that cannot be forwarded.
     pub(super) fn sign(self, draft: &mut Draft<'_>) -> Result<(), Error> {
-        draft.tenant = self.tenant;
-        draft.budget = Some(self.budget);
+        draft.features.budget = Some(self.budget);
         forward::attach(self.forwarded, &mut draft.parameters)
     }
 }

@@ -28,7 +28,8 @@ impl<'a> RegionPart<'a> {
         let number = |name| match (find(parameters, name), region) {
             (None, _) => Ok(None),
             (Some(_), None) => Err(invalid(format!(
-                "'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'",
+                "'{name}' can not be specified without 'shared_memory_region' parameter for tensor \
+                 '{tensor}'",
                 tensor = truncated(&tensor)
             ))),
             // A negative one lies outside of every region, as in upstream's unsigned arithmetic.
@@ -42,7 +43,10 @@ impl<'a> RegionPart<'a> {
         };
         let byte_size = byte_size.ok_or_else(|| {
             invalid(format!(
-                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'", tensor = truncated(&tensor)))
+                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' \
+                 parameter for tensor '{tensor}'",
+                tensor = truncated(&tensor)
+            ))
         })?;
         Ok(Some(RegionPart {
             region,
@@ -59,7 +63,8 @@ impl<'a> RegionPart<'a> {
 
 fn wrong_kind(parameter: &str, tensor: &str, expected: &str) -> GrpcStatus {
     invalid(format!(
-        "invalid value type for '{parameter}' parameter for tensor '{tensor}', expected {expected}.",
+        "invalid value type for '{parameter}' parameter for tensor '{tensor}', expected \
+         {expected}.",
         tensor = truncated(&tensor)
     ))
 }

@@ -134,7 +134,8 @@ fn encode_as(response: &Response, id: &str, is_final: Option<bool>) -> Result<Pi
     let message_bytes = head.len() - lead_bytes + raw_bytes;
     if message_bytes > MESSAGE_BYTES_MAX {
         let message = format!(
-            "Response has byte size {message_bytes} which exceeds gRPC's byte size limit {MESSAGE_BYTES_MAX}."
+            "Response has byte size {message_bytes} which exceeds gRPC's byte size limit \
+             {MESSAGE_BYTES_MAX}."
         );
         return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
     }

@@ -14,7 +14,7 @@ use super::submit::{RequestParts, kept_bytes, note_refusal, read, trace};
 use crate::api::{Classes, parse_version, regions};
 use crate::grpc::status::GrpcStatus;
 use crate::grpc::trace::{CallTrace, RequestWait};
-use crate::shard::{ResponseQueue, Shard, StreamRequest};
+use crate::shard::{ResponseQueue, Shard, StreamRequest, SubmitOptions};
 
 /// A request of a stream: in the engine's hands, or why it is not.
 pub(in crate::grpc) struct StreamedRequest<F = StreamRequest> {
@@ -34,7 +34,8 @@ pub(in crate::grpc) struct StreamedRequest<F = StreamRequest> {
     pub(in crate::grpc) charge: Option<Charge>,
 }
 
-/// [`submit`](super::submit::submit) for a request of a stream; what is delivered for it goes to `responses`.
+/// [`submit`](super::submit::submit) for a request of a stream; what is delivered for it goes to
+/// `responses`.
 ///
 /// # Errors
 /// The message is no protobuf message. All else that can be wrong concerns this request only.
@@ -65,8 +66,8 @@ pub(in crate::grpc) fn submit_streamed(
         call_trace: None,
         charge: Some(charge),
     };
-    let lease = ensured.map_or(Ok(None), |ensured| *ensured);
-    let parts = (raws, typed, wait, lease);
+    let permit = ensured.map_or(Ok(None), |ensured| *ensured);
+    let parts = (raws, typed, wait, permit);
     streamed.flight = begin_streamed(
         shard,
         &head,
@@ -82,7 +83,7 @@ pub(in crate::grpc) fn submit_streamed(
 fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
-    (raws, typed, wait, lease): RequestParts,
+    (raws, typed, wait, permit): RequestParts,
     (sender, deadline_ns): (&CallMetadata, Option<u64>),
     responses: &Rc<ResponseQueue>,
     streamed: &mut StreamedRequest,
@@ -90,7 +91,7 @@ fn begin_streamed(
     if shard.is_draining() {
         return Err(GrpcStatus::shutting_down());
     }
-    let lease = lease?;
+    let permit = permit?;
     let (target, model, message) = read(shard, head)?;
     if let Some(charge) = &mut streamed.charge {
         charge.shrink(kept_bytes(head, &message));
@@ -102,18 +103,22 @@ fn begin_streamed(
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     sender.clone().sign(&mut draft)?;
-    draft.lease = lease;
     if let Some(call_trace) = &streamed.call_trace {
         draft.observer = Some(call_trace.traced().observer(&model, target.id));
     }
     streamed.classes = Classes::new(class_counts, &sender.budget);
-    draft.takes_first = true;
+    draft.features.takes_first = true;
     if model.config.is_decoupled {
-        draft.credits = Some(Arc::new(Credits::new(
+        draft.features.credits = Some(Arc::new(Credits::new(
             shard.server.backlog(),
             &sender.budget,
         )));
     }
-    let version = parse_version(target.model_version)?;
-    Ok(shard.infer_into(responses, &model, version, draft, deadline_ns)?)
+    let options = SubmitOptions {
+        version: parse_version(target.model_version)?,
+        tenant: sender.tenant,
+        permit,
+        deadline_ns,
+    };
+    Ok(shard.infer_into(responses, &model, draft, options)?)
 }

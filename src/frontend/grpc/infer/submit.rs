@@ -15,7 +15,7 @@ use super::region;
 use crate::api::{self, Classes, parse_version, regions};
 use crate::grpc::status::{GrpcCode, GrpcStatus};
 use crate::grpc::trace::{CallTrace, RequestWait};
-use crate::shard::{EnsuredModel, ModelLease, ResponseFuture, Shard};
+use crate::shard::{EnsuredModel, HeldPermit, ResponseFuture, Shard, SubmitOptions};
 
 /// Texts up to this size are not charged while their request waits: requests in flight are bounded.
 const KEPT_UNCHARGED_BYTES: usize = 4 << 10;
@@ -48,7 +48,7 @@ pub(in crate::grpc) async fn convert(
         // Typed contents beside raw ones are an error, whatever they hold.
         return TypedTensors::new();
     }
-    arrived.charge.settle();
+    arrived.charge.mark_complete();
     // Boxed: its state is large, and most calls never need it.
     Box::pin(async move {
         match read(shard, &arrived.head) {
@@ -71,12 +71,12 @@ pub(in crate::grpc) async fn ensure_loaded(shard: &Rc<Shard>, arrived: &mut Comp
     let Ok(version) = parse_version(target.model_version) else {
         return;
     };
-    let lease = match shard.ensure_loaded(target.model_name, version) {
-        Ok(EnsuredModel::Here(lease)) => Ok(lease),
+    let permit = match shard.ensure_loaded(target.model_name, version) {
+        Ok(EnsuredModel::Here(permit)) => Ok(permit),
         Ok(EnsuredModel::Coming(coming)) => coming.await,
         Err(error) => Err(error),
     };
-    arrived.ensured = Some(Box::new(lease.map_err(GrpcStatus::from)));
+    arrived.ensured = Some(Box::new(permit.map_err(GrpcStatus::from)));
 }
 
 /// Reads `head`, and finds the model that it names.
@@ -112,8 +112,8 @@ pub(in crate::grpc) fn submit(
         raws,
         ensured,
     } = arrived;
-    let lease = ensured.map_or(Ok(None), |ensured| *ensured);
-    let parts = (raws, typed, wait, lease);
+    let permit = ensured.map_or(Ok(None), |ensured| *ensured);
+    let parts = (raws, typed, wait, permit);
     try_submit(shard, &head, charge, parts, sender, deadline_ns)
         .inspect_err(|status| note_refusal(&head, status))
 }
@@ -127,11 +127,11 @@ fn try_submit(
     shard: &Rc<Shard>,
     head: &[u8],
     mut charge: Charge,
-    (raws, typed, wait, lease): RequestParts,
+    (raws, typed, wait, permit): RequestParts,
     sender: CallMetadata,
     deadline_ns: Option<u64>,
 ) -> Result<(SubmittedRequest, Option<Rc<CallTrace>>), GrpcStatus> {
-    let lease = lease?;
+    let permit = permit?;
     let (target, model, message) = read(shard, head)?;
     charge.shrink(kept_bytes(head, &message));
     if model.config.is_decoupled {
@@ -144,13 +144,18 @@ fn try_submit(
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     let classes = Classes::new(class_counts, &sender.budget);
+    let tenant = sender.tenant;
     sender.sign(&mut draft)?;
-    draft.lease = lease;
     if let Some(call_trace) = &call_trace {
         draft.observer = Some(call_trace.traced().observer(&model, target.id));
     }
-    let version = parse_version(target.model_version)?;
-    let reply = shard.infer(&model, version, draft, deadline_ns)?;
+    let options = SubmitOptions {
+        version: parse_version(target.model_version)?,
+        tenant,
+        permit,
+        deadline_ns,
+    };
+    let reply = shard.infer(&model, draft, options)?;
     // The head is not needed while the request waits.
     let id = try_text(target.id)?;
     let submitted = SubmittedRequest {
@@ -189,5 +194,5 @@ pub(super) type RequestParts = (
     SmallVec<[ByteView; 2]>,
     TypedTensors,
     RequestWait,
-    Result<ModelLease, GrpcStatus>,
+    Result<HeldPermit, GrpcStatus>,
 );

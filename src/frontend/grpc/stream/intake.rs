@@ -134,8 +134,8 @@ impl MessageSplitter {
             match self.cut(shard)? {
                 Some(CutMessage::Arrived(arrived)) => return Ok(Some(arrived)),
                 // Boxed: most streams have none, and its state would make each larger.
-                Some(CutMessage::Packed(pile)) => {
-                    return Ok(Some(Box::pin(pile.unpack_tensors(shard)).await?));
+                Some(CutMessage::Packed(compressed)) => {
+                    return Ok(Some(Box::pin(compressed.unpack_tensors(shard)).await?));
                 }
                 None => {}
             }
@@ -198,13 +198,13 @@ impl MessageSplitter {
         };
         let left = match open {
             OpenMessage::Plain(reader) => reader.left(),
-            OpenMessage::Packed(pile) => pile.left(),
+            OpenMessage::Packed(compressed) => compressed.left(),
         };
         let own = self.rest.split_to(self.rest.len().min(left));
         let is_whole = own.len() == left;
         match open {
             OpenMessage::Plain(reader) => reader.feed(&own)?,
-            OpenMessage::Packed(pile) => pile.push(own)?,
+            OpenMessage::Packed(compressed) => compressed.push(own)?,
         }
         if !is_whole {
             if self.upload.is_none() {
@@ -215,7 +215,7 @@ impl MessageSplitter {
         self.upload = None;
         Ok(match self.open.take() {
             Some(OpenMessage::Plain(reader)) => Some(CutMessage::Arrived(reader.finish()?)),
-            Some(OpenMessage::Packed(pile)) => Some(CutMessage::Packed(pile)),
+            Some(OpenMessage::Packed(compressed)) => Some(CutMessage::Packed(compressed)),
             None => None,
         })
     }

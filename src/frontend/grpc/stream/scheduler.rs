@@ -198,18 +198,13 @@ impl<F: EngineRequest> StreamScheduler<F> {
             self.ready.push_back(WriteTurn::Flow(key));
         }
         self.flows.insert(key, flow);
-        self.look_at_line();
+        self.check_line();
         self.has_changed = true;
     }
 
     /// What the engine delivers for one of the requests.
-    pub(super) fn book(&mut self, delivery: Delivery) {
-        let Delivery {
-            slot,
-            outcome,
-            is_final,
-        } = delivery;
-        let key = FlowKey::Slot(slot);
+    pub(super) fn deliver(&mut self, delivery: Delivery) {
+        let (key, is_final) = (FlowKey::Slot(delivery.slot()), delivery.is_final());
         let Some(flow) = self.flows.get_mut(&key) else {
             return;
         };
@@ -221,19 +216,24 @@ impl<F: EngineRequest> StreamScheduler<F> {
             flight.note_final();
         }
         if !flow.is_decoupled {
-            self.book_in_line(key, outcome, is_final);
+            self.deliver_in_line(key, delivery.into_outcome(), is_final);
             return;
         }
         let had_items = !flow.items.is_empty();
-        match outcome {
-            Some(outcome) => flow.items.push_back(StreamItem::Outcome(outcome, is_final)),
-            None if is_final && flow.wants_empty_final => flow.items.push_back(StreamItem::Empty),
-            None => {
-                if is_final && !had_items {
+        match delivery {
+            Delivery::Partial { outcome, .. } | Delivery::Final { outcome, .. } => {
+                flow.items.push_back(StreamItem::Outcome(outcome, is_final));
+            }
+            Delivery::End { .. } if flow.wants_empty_final => {
+                flow.items.push_back(StreamItem::Empty);
+            }
+            Delivery::End { .. } => {
+                if !had_items {
                     self.flows.remove(&key);
                 }
                 return;
             }
+            Delivery::Flags { .. } => return,
         }
         self.waiting_count += 1;
         if flow.is_ordered {
@@ -248,7 +248,7 @@ impl<F: EngineRequest> StreamScheduler<F> {
 
     /// A one-to-one model has one response, which leaves when the request is complete. Of several
     /// the first is passed on, as upstream.
-    fn book_in_line(
+    fn deliver_in_line(
         &mut self,
         key: FlowKey,
         outcome: Option<Result<Response, Error>>,
@@ -278,11 +278,11 @@ impl<F: EngineRequest> StreamScheduler<F> {
             let status = GrpcStatus::from(error.clone());
             self.ready.push_back(WriteTurn::End(status));
         }
-        self.look_at_line();
+        self.check_line();
     }
 
     /// The line takes part if its first is complete.
-    fn look_at_line(&mut self) {
+    fn check_line(&mut self) {
         let first = self.line.front().and_then(|key| self.flows.get(key));
         if !self.is_line_ready && first.is_some_and(|flow| flow.flight.is_none()) {
             self.is_line_ready = true;
@@ -325,7 +325,7 @@ impl<F: EngineRequest> StreamScheduler<F> {
         } else if flow.flight.is_none() {
             self.flows.remove(&key);
         }
-        self.look_at_line();
+        self.check_line();
         Some(outgoing)
     }
 }
@@ -396,11 +396,7 @@ mod tests {
 
     /// A delivery whose text is shown by [`written`].
     fn delivery(slot: u64, text: Option<&'static str>, is_final: bool) -> Delivery {
-        Delivery {
-            slot,
-            outcome: text.map(|text| Err(Error::invalid(text))),
-            is_final,
-        }
+        Delivery::new(slot, text.map(|text| Err(Error::invalid(text))), is_final)
     }
 
     /// Everything that is due, as "id: text", and what ends the stream as it is.
@@ -434,18 +430,18 @@ mod tests {
         scheduler.add(streamed(Err("refused"), false));
         scheduler.add(streamed(Ok(3), false));
         scheduler.add(streamed(Ok(4), true));
-        scheduler.book(delivery(3, Some("c"), true));
+        scheduler.deliver(delivery(3, Some("c"), true));
         assert_eq!(written(&mut scheduler), [""; 0]);
-        scheduler.book(delivery(4, Some("x"), false));
+        scheduler.deliver(delivery(4, Some("x"), false));
         assert_eq!(written(&mut scheduler), ["4: x"]);
-        scheduler.book(delivery(1, Some("a"), true));
+        scheduler.deliver(delivery(1, Some("a"), true));
         assert_eq!(
             written(&mut scheduler),
             ["1: a", "refused: refused", "3: c"]
         );
         scheduler.note_end();
         assert!(!scheduler.is_over());
-        scheduler.book(delivery(4, None, true));
+        scheduler.deliver(delivery(4, None, true));
         assert!(scheduler.is_over() && written(&mut scheduler).is_empty());
     }
 
@@ -456,16 +452,16 @@ mod tests {
         scheduler.add(streamed(Ok(1), true));
         scheduler.add(streamed(Ok(2), true));
         for (slot, text) in rows {
-            scheduler.book(delivery(slot, Some(text), false));
+            scheduler.deliver(delivery(slot, Some(text), false));
         }
         scheduler.add(streamed(Err("late"), false));
         assert_eq!(
             written(&mut scheduler),
             ["1: a1", "2: b1", "late: late", "1: a2", "2: b2", "1: a3"]
         );
-        scheduler.book(delivery(1, Some("a4"), true));
-        scheduler.book(delivery(2, None, true));
-        scheduler.book(delivery(2, Some("after the end"), true));
+        scheduler.deliver(delivery(1, Some("a4"), true));
+        scheduler.deliver(delivery(2, None, true));
+        scheduler.deliver(delivery(2, Some("after the end"), true));
         assert_eq!(written(&mut scheduler), ["1: a4"]);
         assert!(scheduler.is_idle() && scheduler.waiting_count == 0);
     }
@@ -491,7 +487,7 @@ mod tests {
             (3, Some("c2"), true),
             (2, None, true),
         ] {
-            scheduler.book(delivery(slot, text, is_final));
+            scheduler.deliver(delivery(slot, text, is_final));
         }
         assert_eq!(
             written(&mut scheduler),
@@ -509,7 +505,7 @@ mod tests {
                 wants_empty_final,
                 ..streamed(Ok(1), true)
             });
-            scheduler.book(delivery(1, None, true));
+            scheduler.deliver(delivery(1, None, true));
             assert_eq!(written(&mut scheduler), expected);
             assert!(scheduler.is_idle());
         }
@@ -523,11 +519,11 @@ mod tests {
         scheduler.add(streamed(Ok(2), false));
         assert_eq!(written(&mut scheduler), ["refused: refused"]);
         // Not in line: it ends the stream all the same.
-        scheduler.book(delivery(2, Some("failed"), true));
+        scheduler.deliver(delivery(2, Some("failed"), true));
         assert_eq!(written(&mut scheduler), ["end: failed"]);
         let mut scheduler = StreamScheduler::new(true);
         scheduler.add(streamed(Ok(3), true));
-        scheduler.book(delivery(3, Some("failed"), false));
+        scheduler.deliver(delivery(3, Some("failed"), false));
         assert_eq!(written(&mut scheduler), ["end: failed"]);
     }
 
@@ -537,9 +533,9 @@ mod tests {
         for slot in [1, 2] {
             scheduler.add(streamed(Ok(slot), false));
         }
-        scheduler.book(delivery(1, None, true));
-        scheduler.book(delivery(2, Some("a"), false));
-        scheduler.book(delivery(2, Some("b"), true));
+        scheduler.deliver(delivery(1, None, true));
+        scheduler.deliver(delivery(2, Some("a"), false));
+        scheduler.deliver(delivery(2, Some("b"), true));
         assert_eq!(
             written(&mut scheduler),
             ["1: expected a single response, got 0", "2: a"]
@@ -555,7 +551,7 @@ mod tests {
             scheduler.add(streamed(Ok(slot), false));
         }
         assert!(!scheduler.has_room());
-        scheduler.book(delivery(0, Some("a"), true));
+        scheduler.deliver(delivery(0, Some("a"), true));
         assert!(!scheduler.has_room(), "until it is written");
         assert_eq!(written(&mut scheduler).len(), 1);
         assert!(scheduler.has_room());
@@ -564,7 +560,7 @@ mod tests {
         scheduler.add(streamed(Ok(1), true));
         for _ in 0..WAITING_MAX {
             assert!(scheduler.has_room());
-            scheduler.book(delivery(1, Some("a"), false));
+            scheduler.deliver(delivery(1, Some("a"), false));
         }
         assert!(!scheduler.has_room());
     }
@@ -580,7 +576,7 @@ mod tests {
                 credits.pay(0),
                 conch_engine::flow_control::payment::Payment::Made
             );
-            scheduler.book(delivery(1, Some("a"), false));
+            scheduler.deliver(delivery(1, Some("a"), false));
         }
         assert!(!credits.is_unused());
         written(&mut scheduler);
@@ -590,8 +586,8 @@ mod tests {
             credits.pay(0),
             conch_engine::flow_control::payment::Payment::Made
         );
-        scheduler.book(delivery(1, Some("a"), false));
-        scheduler.book(delivery(1, None, true));
+        scheduler.deliver(delivery(1, Some("a"), false));
+        scheduler.deliver(delivery(1, None, true));
         assert!(!credits.is_unused());
         written(&mut scheduler);
         assert!(credits.is_unused() && scheduler.is_idle());

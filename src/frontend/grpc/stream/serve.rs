@@ -55,7 +55,7 @@ async fn run(
     let mut intake = pin!(intake::take_in(
         shard, uploads, body, &terms, &scheduler, &responses
     ));
-    let mut outlet = pin!(give_out(shard, &scheduler, stream, &terms));
+    let mut outlet = pin!(write_due(shard, &scheduler, stream, &terms));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);
     let mut has_ended = false;
@@ -67,7 +67,7 @@ async fn run(
                 scheduler.borrow_mut().note_end();
             }
             while let Some(delivery) = responses.take(context) {
-                scheduler.borrow_mut().book(delivery);
+                scheduler.borrow_mut().deliver(delivery);
             }
             if let Poll::Ready(outcome) = outlet.as_mut().poll(context) {
                 return Poll::Ready(outcome);
@@ -91,7 +91,7 @@ async fn run(
 }
 
 /// Writes what is due until nothing more will be.
-async fn give_out(
+async fn write_due(
     shard: &Shard,
     scheduler: &RefCell<StreamScheduler<StreamRequest>>,
     stream: &mut SendStream<Bytes>,

@@ -3,7 +3,9 @@
 use conch_memory::{ALIGNMENT_BYTES, Block, ByteView, Charge, OutOfMemory, is_scarce};
 
 use super::send::COPIED_BYTES_MAX;
-use super::state::{ConnectionClosed, HttpConnection, RequestMeta, deadline_after};
+use super::state::{
+    BodyAction, ConnectionClosed, ConnectionEnd, HttpConnection, RequestMeta, deadline_after,
+};
 use crate::http::chunked::{self, ChunkPiece, ChunkedDecoder};
 use crate::http::head::{BodyFraming, HeadRefusal};
 use crate::shard::WaitReason;
@@ -29,41 +31,44 @@ pub(crate) struct ReceivedBody {
 }
 
 impl HttpConnection {
-    /// Receives the body, or receives and forgets it if nobody wants it.
+    /// Receives the body, or receives and drops it if nobody wants it.
     pub(super) async fn receive_body(
         &mut self,
         meta: &RequestMeta,
         placement: Option<BodyPlacement>,
-    ) -> Result<Result<Option<ReceivedBody>, HeadRefusal>, ConnectionClosed> {
-        if meta.expects_continue && meta.framing != BodyFraming::Length(0) && self.input.is_empty()
-        {
+    ) -> Result<Option<ReceivedBody>, ConnectionEnd> {
+        let bytes_max = self.shard.options.http_body_bytes_max;
+        match meta.body_action(placement.is_some(), bytes_max) {
+            BodyAction::Receive => {}
+            BodyAction::Skip => {
+                self.state.body_skipped();
+                return Ok(None);
+            }
+            BodyAction::Refuse => return Err(chunked::too_large().into()),
+        }
+        if meta.expects_continue && meta.has_body() && self.input.is_empty() {
             self.send_bytes(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
         let outcome = match (meta.framing, placement) {
             (BodyFraming::Length(length), Some(placement)) => {
-                self.receive_length(length, placement).await?.map(Some)
+                self.receive_length(length, placement).await.map(Some)
             }
-            (BodyFraming::Chunked, Some(placement)) => {
-                self.receive_chunked(Some(placement)).await?
-            }
-            (BodyFraming::Length(length), None) => {
-                self.forget(length).await?;
-                Ok(None)
-            }
-            (BodyFraming::Chunked, None) => self.receive_chunked(None).await?,
+            (BodyFraming::Length(length), None) => self.drop_length(length).await.map(|()| None),
+            (BodyFraming::Chunked, placement) => self.receive_chunked(placement).await,
         };
         self.guard.wait(WaitReason::Busy, 0);
-        Ok(outcome)
+        if outcome.is_ok() {
+            self.state.body_received();
+        }
+        outcome
     }
 
     async fn receive_length(
         &mut self,
         length: u64,
         placement: BodyPlacement,
-    ) -> Result<Result<ReceivedBody, HeadRefusal>, ConnectionClosed> {
-        let Ok(length) = usize::try_from(length) else {
-            return Ok(Err(chunked::too_large()));
-        };
+    ) -> Result<ReceivedBody, ConnectionEnd> {
+        let length = usize::try_from(length).map_err(|_| chunked::too_large())?;
         let start = padding(placement);
         let total = start + length;
         let at_once = if total <= BODY_AT_ONCE_BYTES_MAX {
@@ -71,10 +76,7 @@ impl HttpConnection {
         } else {
             BODY_FIRST_BYTES
         };
-        let mut block = match self.begin_block(start, at_once) {
-            Ok(block) => block,
-            Err(refused) => return Ok(Err(refused.into())),
-        };
+        let mut block = self.begin_block(start, at_once)?;
         let buffered = self.input.unused();
         let buffered = buffered
             .get(..length.min(buffered.len()))
@@ -83,34 +85,27 @@ impl HttpConnection {
         let buffered_count = buffered.len();
         self.input.consume(buffered_count);
         loop {
-            if let Err(refusal) = charge(&mut block) {
-                return Ok(Err(refusal));
-            }
+            charge(&mut block)?;
             if block.len() == total {
-                return Ok(Ok(ReceivedBody { block, start }));
+                return Ok(ReceivedBody { block, start });
             }
             if total > BODY_FIRST_BYTES {
                 // Thousands of clients may promise much and send little: what they do not need is
                 // not kept for them.
                 self.input.release(&self.shard.spares);
             }
-            if block.len() == block.capacity()
-                && let Err(refused) = block.try_reserve((block.capacity() * 2).min(total))
-            {
-                return Ok(Err(refused.into()));
+            if block.len() == block.capacity() {
+                block.try_reserve((block.capacity() * 2).min(total))?;
             }
             let wanted = (total - block.len()).min(RECEIVE_BYTES_MAX);
             let spare = block.spare_mut();
             let wanted = wanted.min(spare.len());
-            self.guard.wait(
-                WaitReason::Receiving,
-                deadline_after(self.shard.options.http_stall_timeout),
-            );
+            self.expect_body();
             let room = spare.get_mut(..wanted).unwrap_or(&mut []);
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => block.advance(count),
-                Ok(_) if self.guard.is_timed_out() => return Ok(Err(stalled())),
-                _ => return Err(ConnectionClosed),
+                Ok(_) => return Err(self.body_ended()),
+                Err(_) => return Err(ConnectionEnd::Closed),
             }
         }
     }
@@ -118,57 +113,53 @@ impl HttpConnection {
     async fn receive_chunked(
         &mut self,
         placement: Option<BodyPlacement>,
-    ) -> Result<Result<Option<ReceivedBody>, HeadRefusal>, ConnectionClosed> {
+    ) -> Result<Option<ReceivedBody>, ConnectionEnd> {
         let start = placement.map_or(0, padding);
-        let mut block = match placement.map(|_| self.begin_block(start, COPIED_BYTES_MAX)) {
-            Some(Ok(block)) => Some(block),
-            Some(Err(refused)) => return Ok(Err(refused.into())),
+        let mut block = match placement {
+            Some(_) => Some(self.begin_block(start, COPIED_BYTES_MAX)?),
             None => None,
         };
         let mut decoder = ChunkedDecoder::new(self.shard.options.http_body_bytes_max);
         loop {
-            let before = self.input.unused();
-            let mut unused = before;
-            let is_done = loop {
-                match decoder.next(&mut unused) {
-                    Err(refusal) => return Ok(Err(refusal)),
-                    Ok(ChunkPiece::Done) => break true,
-                    Ok(ChunkPiece::More) => break false,
-                    Ok(ChunkPiece::Data(data)) => {
-                        let Some(block) = &mut block else { continue };
-                        let needed = block.len() + data.len();
-                        if needed > block.capacity()
-                            && let Err(refused) =
-                                block.try_reserve(needed.max(block.capacity() * 2))
-                        {
-                            return Ok(Err(refused.into()));
-                        }
-                        block.extend_from_slice(data);
-                    }
-                }
-            };
-            let used = before.len() - unused.len();
-            self.input.consume(used);
-            if let Some(block) = &mut block
-                && let Err(refusal) = charge(block)
-            {
-                return Ok(Err(refusal));
+            let is_done = self.decode_chunks(&mut decoder, block.as_mut())?;
+            if let Some(block) = &mut block {
+                charge(block)?;
             }
             if is_done {
-                return Ok(Ok(block.map(|block| ReceivedBody { block, start })));
+                return Ok(block.map(|block| ReceivedBody { block, start }));
             }
-            self.guard.wait(
-                WaitReason::Receiving,
-                deadline_after(self.shard.options.http_stall_timeout),
-            );
-            let bytes_max = self.shard.options.http_head_bytes_max;
-            let room = self.input.room_mut(bytes_max, &self.shard.spares);
-            match self.turn.receive(&mut self.stream, room).await {
-                Ok(count) if count > 0 => self.input.received(count),
-                Ok(_) if self.guard.is_timed_out() => return Ok(Err(stalled())),
-                _ => return Err(ConnectionClosed),
+            if self.receive_more().await? == 0 {
+                return Err(self.body_ended());
             }
         }
+    }
+
+    /// Moves the data of the chunks that have arrived to `block`. Whether the last one was there.
+    fn decode_chunks(
+        &mut self,
+        decoder: &mut ChunkedDecoder,
+        mut block: Option<&mut Block>,
+    ) -> Result<bool, HeadRefusal> {
+        let before = self.input.unused();
+        let mut unused = before;
+        let is_done = loop {
+            let data = match decoder.next(&mut unused)? {
+                ChunkPiece::Done => break true,
+                ChunkPiece::More => break false,
+                ChunkPiece::Data(data) => data,
+            };
+            let Some(block) = block.as_deref_mut() else {
+                continue;
+            };
+            let needed = block.len() + data.len();
+            if needed > block.capacity() {
+                block.try_reserve(needed.max(block.capacity() * 2))?;
+            }
+            block.extend_from_slice(data);
+        };
+        let used = before.len() - unused.len();
+        self.input.consume(used);
+        Ok(is_done)
     }
 
     fn begin_block(&self, start: usize, capacity: usize) -> Result<Block, OutOfMemory> {
@@ -183,7 +174,7 @@ impl HttpConnection {
         Ok(block)
     }
 
-    async fn forget(&mut self, length: u64) -> Result<(), ConnectionClosed> {
+    async fn drop_length(&mut self, length: u64) -> Result<(), ConnectionEnd> {
         let mut remaining = length;
         loop {
             let buffered = usize::try_from(remaining)
@@ -194,17 +185,40 @@ impl HttpConnection {
             if remaining == 0 {
                 return Ok(());
             }
-            self.guard.wait(
-                WaitReason::Receiving,
-                deadline_after(self.shard.options.http_stall_timeout),
-            );
-            let bytes_max = self.shard.options.http_head_bytes_max;
-            let room = self.input.room_mut(bytes_max, &self.shard.spares);
-            match self.turn.receive(&mut self.stream, room).await {
-                Ok(count) if count > 0 => self.input.received(count),
-                _ => return Err(ConnectionClosed),
+            if self.receive_more().await? == 0 {
+                return Err(ConnectionEnd::Closed);
             }
         }
+    }
+
+    /// Receives more of a body into the input; 0 is its end.
+    async fn receive_more(&mut self) -> Result<usize, ConnectionClosed> {
+        self.expect_body();
+        let bytes_max = self.shard.options.http_head_bytes_max;
+        let room = self.input.room_mut(bytes_max, &self.shard.spares);
+        let received = self.turn.receive(&mut self.stream, room).await;
+        let count = received.map_err(|_| ConnectionClosed)?;
+        self.input.received(count);
+        Ok(count)
+    }
+
+    /// Sets the time limit for more of a body.
+    #[inline]
+    fn expect_body(&self) {
+        let deadline_ns = deadline_after(self.shard.options.http_stall_timeout);
+        self.guard.wait(WaitReason::Receiving, deadline_ns);
+    }
+
+    /// The input has ended before the body was complete.
+    #[cold]
+    fn body_ended(&self) -> ConnectionEnd {
+        if !self.guard.is_timed_out() {
+            return ConnectionEnd::Closed;
+        }
+        ConnectionEnd::Refused(HeadRefusal {
+            status: 408,
+            message: "the request's body did not arrive in time".to_owned(),
+        })
     }
 }
 
@@ -226,13 +240,6 @@ fn charge(block: &mut Block) -> Result<(), HeadRefusal> {
             exhausted.limit_bytes
         ),
     })
-}
-
-fn stalled() -> HeadRefusal {
-    HeadRefusal {
-        status: 408,
-        message: "the request's body did not arrive in time".to_owned(),
-    }
 }
 
 /// The bytes behind `start`.

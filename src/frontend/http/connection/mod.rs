@@ -8,6 +8,7 @@
 
 mod body;
 mod half_closed;
+mod machine;
 mod reply;
 mod send;
 mod serve;

@@ -164,6 +164,7 @@ impl HttpConnection {
 
     /// Answers what cannot be served and ends the connection.
     pub(super) async fn refuse(&mut self, refusal: &HeadRefusal) -> Result<(), ConnectionClosed> {
+        self.state.refused();
         let answer = HttpResponse::failure(refusal.status, ContentType::Plain, &refusal.message);
         let options = ResponseHeadOptions {
             connection: Some("close"),

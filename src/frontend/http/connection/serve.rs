@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use conch_engine::Error;
 
+use super::machine::HttpState;
 use super::send::COLLECTED_BYTES_MAX;
 use super::service::HttpService;
-use super::state::{ConnectionClosed, HttpConnection, RequestMeta, SendAhead, deadline_after};
+use super::state::{
+    ConnectionClosed, ConnectionEnd, HttpConnection, RequestMeta, SendAhead, deadline_after,
+};
 use super::turn::{REQUEST_BYTES, WorkBudget};
+use crate::access::GrantedRoute;
 use crate::api;
 use crate::http::answer::{ContentType, HttpResponse};
-use crate::http::head::{self, BodyFraming, HeadRefusal, RequestHead};
+use crate::http::cors;
+use crate::http::head::{self, HeadRefusal, RequestHead};
 use crate::http::input::InputBuffer;
-use crate::http::{chunked, cors};
-use crate::shard::{ConnectionGuard, EnsuredModel, Shard, ShardStream, WaitReason};
+use crate::shard::{ConnectionGuard, EnsuredModel, HeldPermit, Shard, ShardStream, WaitReason};
 
 /// Serves one connection until it ends.
 pub(crate) async fn serve(
@@ -25,6 +29,7 @@ pub(crate) async fn serve(
 ) {
     let budget = Arc::clone(guard.shares().own());
     let mut connection = HttpConnection {
+        state: HttpState::Idle,
         budget,
         shard,
         stream,
@@ -40,42 +45,58 @@ pub(crate) async fn serve(
         version_is_sent: false,
     };
     // However it ends, dropping the stream closes the socket.
-    let _ = connection.run(&service).await;
-}
-
-/// The one way from a head to a plan, on every listener.
-fn decide<S: HttpService>(service: &S, shard: &Rc<Shard>, head: &RequestHead<'_>) -> S::Plan {
-    let restrictions = &shard.options.http_restrictions;
-    match restrictions.pass(service.route(shard, head), |name| head.find(name)) {
-        Ok(route) => service.plan(shard, head, route),
-        Err(restriction) => {
-            let message = format!(
-                "This API is restricted, expecting header '{}'",
-                restriction.header()
-            );
-            service.plan_refusal(HttpResponse::failure(403, ContentType::Plain, &message))
-        }
+    if let Err(ConnectionEnd::Refused(refusal)) = connection.run(&service).await {
+        let _ = connection.refuse(&refusal).await;
     }
 }
 
-/// Sees to it that the model is there that the request needs. Nobody brings one in who may not use
-/// it.
+/// What the received part of a head amounts to.
+enum HeadProgress {
+    /// The head's length.
+    Complete(usize),
+    Incomplete,
+    /// The bytes are TLS.
+    Foreign,
+}
+
+/// The one way from a head to a granted route, on every listener; else the plan of a refusal.
+#[inline]
+fn grant<'h, S: HttpService>(
+    service: &S,
+    shard: &'h Shard,
+    head: &'h RequestHead<'_>,
+    meta: &RequestMeta,
+) -> Result<GrantedRoute<S::Route<'h>>, S::Plan> {
+    if meta.allowed_origin.is_some()
+        && let Some(answer) = cors::preflight(head)
+    {
+        return Err(service.plan_refusal(answer));
+    }
+    let restrictions = &shard.options.http_restrictions;
+    let granted = restrictions.pass(service.route(shard, head), |name| head.find(name));
+    granted.map_err(|restriction| {
+        let message = format!(
+            "This API is restricted, expecting header '{}'",
+            restriction.header()
+        );
+        service.plan_refusal(HttpResponse::failure(403, ContentType::Plain, &message))
+    })
+}
+
+/// Ensures that the model of a request is loaded, where models are loaded on demand. It takes a
+/// granted route: a client that may not use a model does not load it either.
+#[inline]
 fn ensure_loaded<S: HttpService>(
     service: &S,
     shard: &Rc<Shard>,
-    head: &[u8],
+    head: &RequestHead<'_>,
+    route: &GrantedRoute<S::Route<'_>>,
 ) -> Result<EnsuredModel, Error> {
     let nothing = Ok(EnsuredModel::Here(None));
     if shard.server.demand().is_none() {
         return nothing;
     }
-    let Ok(head) = head::parse(head) else {
-        return nothing;
-    };
-    let restrictions = &shard.options.http_restrictions;
-    let granted = restrictions.pass(service.route(shard, &head), |name| head.find(name));
-    let Ok(route) = granted else { return nothing };
-    let Some((name, version)) = service.wanted(&head, &route) else {
+    let Some((name, version)) = service.required_model(head, route) else {
         return nothing;
     };
     match api::parse_version(version.unwrap_or("")) {
@@ -85,62 +106,58 @@ fn ensure_loaded<S: HttpService>(
     }
 }
 
+/// Plans a granted route; `permit` holds its model, or says why there is none.
+#[inline]
+fn plan_route<S: HttpService>(
+    service: &S,
+    shard: &Rc<Shard>,
+    head: &RequestHead<'_>,
+    route: GrantedRoute<S::Route<'_>>,
+    permit: Result<HeldPermit, Error>,
+) -> S::Plan {
+    match permit {
+        Ok(permit) => {
+            let mut plan = service.plan(shard, head, route);
+            if permit.is_some() {
+                service.attach_permit(&mut plan, permit);
+            }
+            plan
+        }
+        Err(error) => service.plan_refusal(HttpResponse::error(&error, ContentType::Json)),
+    }
+}
+
 impl HttpConnection {
-    async fn run<S: HttpService>(&mut self, service: &S) -> Result<(), ConnectionClosed> {
+    async fn run<S: HttpService>(&mut self, service: &S) -> Result<(), ConnectionEnd> {
         loop {
-            let (meta, plan) = self.next_head(service).await?;
-            let placement = service.placement(&plan);
+            let length = self.read_head().await?;
+            let (meta, plan) = self.plan_request(service, length).await?;
             let is_at_once = service.is_at_once(&plan);
             self.ahead = SendAhead::Version {
                 is_version_1_0: meta.is_version_1_0,
             };
-            if meta.framing != BodyFraming::Length(0) || !is_at_once {
+            if meta.has_body() || !is_at_once {
                 // Who waits for an earlier answer is not to wait for this body, or this model.
                 self.flush().await?;
             }
-            let is_endless = match meta.framing {
-                BodyFraming::Length(length) => length > self.shard.options.http_body_bytes_max,
-                BodyFraming::Chunked => false,
-            };
-            if placement.is_some() && is_endless {
-                return self.refuse(&chunked::too_large()).await;
-            }
-            if placement.is_none()
-                && (is_endless || meta.expects_continue && meta.framing != BodyFraming::Length(0))
-            {
-                // A client that waits with its body is spared it, but whether it sends it all the
-                // same is not known. Of what nobody would take nothing is read.
-                let answer = service.answer(plan, None, Vec::new(), self).await?;
-                self.send(&answer, &meta, true).await?;
-                return self.linger().await;
-            }
-            let body = match self.receive_body(&meta, placement).await? {
-                Ok(body) => body,
-                Err(refusal) => return self.refuse(&refusal).await,
-            };
-            let mut scratch = std::mem::take(&mut self.scratch);
-            if scratch.capacity() == 0 && !is_at_once {
-                scratch = self.shard.spares.take_output();
-            }
-            scratch.clear();
+            let body = self.receive_body(&meta, service.placement(&plan)).await?;
+            let scratch = self.take_scratch(is_at_once);
             let mut answer = service.answer(plan, body, scratch, self).await?;
-            if let Some(source) = self.source.take() {
-                let closes = !meta.keeps_alive || meta.is_version_1_0 || self.shard.is_draining();
-                Box::pin(self.send_stream(&answer, source, &meta, closes)).await?;
-                if closes {
-                    return Ok(());
-                }
-                continue;
-            }
             let closes = !meta.keeps_alive || self.shard.is_draining();
-            self.send(&answer, &meta, closes).await?;
-            if closes {
-                return self.flush().await;
-            }
-            if is_at_once {
-                self.turn.spend(REQUEST_BYTES + answer.length()).await;
+            if let Some(source) = self.source.take() {
+                let closes = closes || meta.is_version_1_0;
+                Box::pin(self.send_stream(&answer, source, &meta, closes)).await?;
+                self.state.answered(closes);
             } else {
-                self.turn.begin();
+                let closes = closes || self.state == HttpState::AnsweringOnly;
+                self.send(&answer, &meta, closes).await?;
+                self.state.answered(closes);
+            }
+            match self.state {
+                HttpState::Lingering => return Ok(self.linger().await?),
+                HttpState::Closing => return Ok(self.flush().await?),
+                _ if is_at_once => self.turn.spend(REQUEST_BYTES + answer.length()).await,
+                _ => self.turn.begin(),
             }
             self.scratch = std::mem::take(&mut answer.body);
             if self.scratch.capacity() > COLLECTED_BYTES_MAX {
@@ -149,115 +166,135 @@ impl HttpConnection {
         }
     }
 
-    async fn next_head<S: HttpService>(
-        &mut self,
-        service: &S,
-    ) -> Result<(RequestMeta, S::Plan), ConnectionClosed> {
-        let mut seen = 0;
-        let mut head_deadline_ns = 0;
+    /// An empty buffer for the body of an answer.
+    #[inline]
+    fn take_scratch(&mut self, is_at_once: bool) -> Vec<u8> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if scratch.capacity() == 0 && !is_at_once {
+            scratch = self.shard.spares.take_output();
+        }
+        scratch.clear();
+        scratch
+    }
+
+    /// Receives until a complete head is there. Returns its length.
+    async fn read_head(&mut self) -> Result<usize, ConnectionEnd> {
         loop {
-            if seen == 0 {
-                // Some clients end a body with a line too many.
-                while self.input.unused().starts_with(b"\r\n") {
-                    self.input.consume(2);
-                }
+            match self.find_head()? {
+                HeadProgress::Complete(length) => return Ok(length),
+                HeadProgress::Foreign => return Err(ConnectionEnd::Closed),
+                HeadProgress::Incomplete => {}
             }
-            let refusal = match head::find_end(self.input.unused(), seen) {
-                Ok(Some(length)) => {
-                    let whole = self.input.unused_mut().get_mut(..length);
-                    head::settle_version(whole.unwrap_or(&mut []));
-                    let bytes = self.input.unused().get(..length).unwrap_or(&[]);
-                    let lease = match ensure_loaded(service, &self.shard, bytes) {
-                        Ok(EnsuredModel::Here(lease)) => Ok(lease),
-                        Ok(EnsuredModel::Coming(coming)) => {
-                            // Who waits for an earlier answer is not to wait for this model.
-                            self.flush().await?;
-                            self.guard.wait(WaitReason::Busy, 0);
-                            coming.await
-                        }
-                        Err(error) => Err(error),
-                    };
-                    match head::parse(self.input.unused().get(..length).unwrap_or(&[])) {
-                        Ok(head) => {
-                            let meta = RequestMeta {
-                                framing: head.framing,
-                                keeps_alive: head.keeps_alive,
-                                is_version_1_0: head.is_version_1_0,
-                                is_head: head.method == head::HttpMethod::Head,
-                                expects_continue: head.expects_continue,
-                                allowed_origin: self.shard.options.http_cors_origins.allowed(&head),
-                            };
-                            let preflight = match meta.allowed_origin {
-                                Some(_) => cors::preflight(&head),
-                                None => None,
-                            };
-                            let shares = self.guard.shares();
-                            let tenant_header = self.shard.options.tenant_header.as_deref();
-                            self.budget =
-                                shares.of_request(tenant_header, &self.shard.budget, |name| {
-                                    head.find(name)
-                                });
-                            let plan = match lease {
-                                _ if let Some(answer) = preflight => service.plan_refusal(answer),
-                                Ok(lease) => {
-                                    let mut plan = decide(service, &self.shard, &head);
-                                    if lease.is_some() {
-                                        service.keep(&mut plan, lease);
-                                    }
-                                    plan
-                                }
-                                Err(error) => service
-                                    .plan_refusal(HttpResponse::error(&error, ContentType::Json)),
-                            };
-                            self.input.consume(length);
-                            return Ok((meta, plan));
-                        }
-                        Err(refusal) => refusal,
-                    }
-                }
-                Ok(None) if self.input.unused().len() >= self.shard.options.http_head_bytes_max => {
-                    HeadRefusal {
-                        status: 431,
-                        message: "the request's head is too large".to_owned(),
-                    }
-                }
-                _ if seen == 0 && head::is_tls(self.input.unused()) => {
-                    return Err(ConnectionClosed);
-                }
-                Ok(None) => {
-                    seen = self.input.unused().len();
-                    self.flush().await?;
-                    if seen == 0 {
-                        if self.shard.is_draining() && !self.guard.outlasts_drains() {
-                            return Err(ConnectionClosed);
-                        }
-                        self.guard.wait(
-                            WaitReason::Idle,
-                            deadline_after(self.shard.options.http_idle_timeout),
-                        );
-                    } else {
-                        if head_deadline_ns == 0 {
-                            head_deadline_ns = deadline_after(self.shard.options.http_head_timeout);
-                        }
-                        self.guard.wait(WaitReason::Receiving, head_deadline_ns);
-                    }
-                    let count = self.receive_head().await?;
-                    if count > 0 {
-                        continue;
-                    }
-                    if seen == 0 || !self.guard.is_timed_out() {
-                        return Err(ConnectionClosed);
-                    }
-                    HeadRefusal {
-                        status: 408,
-                        message: "the request's head did not arrive in time".to_owned(),
-                    }
-                }
-                Err(refusal) => refusal,
-            };
-            self.refuse(&refusal).await?;
+            self.flush().await?;
+            self.expect_head()?;
+            if self.receive_head().await? == 0 {
+                return Err(self.head_ended());
+            }
+        }
+    }
+
+    /// Looks for the end of a head in what has been received.
+    #[inline]
+    fn find_head(&mut self) -> Result<HeadProgress, HeadRefusal> {
+        let seen = self.state.seen();
+        if seen == 0 {
+            // Some clients end a body with a line too many.
+            while self.input.unused().starts_with(b"\r\n") {
+                self.input.consume(2);
+            }
+        }
+        let unused = self.input.unused();
+        match head::find_end(unused, seen) {
+            Ok(Some(length)) => Ok(HeadProgress::Complete(length)),
+            Ok(None) if unused.len() >= self.shard.options.http_head_bytes_max => {
+                Err(HeadRefusal {
+                    status: 431,
+                    message: "the request's head is too large".to_owned(),
+                })
+            }
+            _ if seen == 0 && head::is_tls(unused) => Ok(HeadProgress::Foreign),
+            Ok(None) => Ok(HeadProgress::Incomplete),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Sets the time limit for more of a head.
+    #[inline]
+    fn expect_head(&mut self) -> Result<(), ConnectionClosed> {
+        let seen = self.input.unused().len();
+        let options = &self.shard.options;
+        if seen > 0 {
+            let deadline = || deadline_after(options.http_head_timeout);
+            let deadline_ns = self.state.head_incomplete(seen, deadline);
+            self.guard.wait(WaitReason::Receiving, deadline_ns);
+            return Ok(());
+        }
+        if self.shard.is_draining() && !self.guard.outlasts_drains() {
             return Err(ConnectionClosed);
         }
+        let deadline_ns = deadline_after(options.http_idle_timeout);
+        self.guard.wait(WaitReason::Idle, deadline_ns);
+        Ok(())
+    }
+
+    /// The input has ended before a head was complete.
+    #[cold]
+    fn head_ended(&self) -> ConnectionEnd {
+        if self.state == HttpState::Idle || !self.guard.is_timed_out() {
+            return ConnectionEnd::Closed;
+        }
+        ConnectionEnd::Refused(HeadRefusal {
+            status: 408,
+            message: "the request's head did not arrive in time".to_owned(),
+        })
+    }
+
+    /// Parses, routes and plans the head of `length` bytes, once its model is there.
+    async fn plan_request<S: HttpService>(
+        &mut self,
+        service: &S,
+        length: usize,
+    ) -> Result<(RequestMeta, S::Plan), ConnectionEnd> {
+        // The head borrows from the input while the connection may send and wait for a model.
+        let (mut input, shard) = (std::mem::take(&mut self.input), Rc::clone(&self.shard));
+        head::normalize_version(input.unused_mut().get_mut(..length).unwrap_or(&mut []));
+        let head = match head::parse(input.unused().get(..length).unwrap_or(&[])) {
+            Ok(head) => head,
+            Err(refusal) => {
+                self.input = input;
+                return Err(refusal.into());
+            }
+        };
+        let meta = RequestMeta::new(&head, shard.options.http_cors_origins.allowed(&head));
+        let plan = match grant(service, &shard, &head, &meta) {
+            Ok(route) => {
+                let permit = match ensure_loaded(service, &shard, &head, &route) {
+                    Ok(EnsuredModel::Here(permit)) => Ok(permit),
+                    Ok(EnsuredModel::Coming(coming)) => {
+                        self.expect_model().await?;
+                        coming.await
+                    }
+                    Err(error) => Err(error),
+                };
+                plan_route(service, &shard, &head, route, permit)
+            }
+            Err(plan) => plan,
+        };
+        let tenant_header = shard.options.tenant_header.as_deref();
+        let shares = self.guard.shares();
+        self.budget = shares.of_request(tenant_header, &shard.budget, |name| head.find(name));
+        self.input = input;
+        self.input.consume(length);
+        self.state.head_received();
+        Ok((meta, plan))
+    }
+
+    /// Before a request waits for its model: a client that waits for an earlier answer is not to
+    /// wait for this model.
+    async fn expect_model(&mut self) -> Result<(), ConnectionClosed> {
+        self.flush().await?;
+        self.guard.wait(WaitReason::Busy, 0);
+        Ok(())
     }
 
     /// Receives more of a head. While nothing of it is there the connection keeps no buffers.

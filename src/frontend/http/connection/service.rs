@@ -8,7 +8,7 @@ use super::state::{ConnectionClosed, HttpConnection};
 use crate::access::{GrantedRoute, GuardedRoute};
 use crate::http::answer::HttpResponse;
 use crate::http::head::RequestHead;
-use crate::shard::{ModelLease, Shard};
+use crate::shard::{HeldPermit, Shard};
 
 /// How a listener answers requests.
 pub(crate) trait HttpService {
@@ -30,7 +30,7 @@ pub(crate) trait HttpService {
 
     /// The model, and its version, without which there is no plan for the request, where models
     /// come when they are asked for.
-    fn wanted<'a>(
+    fn required_model<'a>(
         &'a self,
         _head: &'a RequestHead<'_>,
         _route: &'a Self::Route<'_>,
@@ -38,8 +38,8 @@ pub(crate) trait HttpService {
         None
     }
 
-    /// Gives `plan` what keeps that model.
-    fn keep(&self, _plan: &mut Self::Plan, _lease: ModelLease) {}
+    /// Gives `plan` what keeps the required model.
+    fn attach_permit(&self, _plan: &mut Self::Plan, _permit: HeldPermit) {}
 
     /// What answers `answer`, whatever was asked for.
     fn plan_refusal(&self, answer: HttpResponse) -> Self::Plan;

@@ -185,17 +185,20 @@ mod tests {
             (
                 output("H", DataType::Fp16, &[1], &[0, 0]),
                 Code::InvalidArg,
-                "sending FP16 data via JSON is not supported. Please use the binary data format for output",
+                "sending FP16 data via JSON is not supported. Please use the binary data format \
+                 for output",
             ),
             (
                 output("S", DataType::Fp32, &[2], &[0; 4]),
                 Code::Internal,
-                "Failed to write 'data' field: output tensor shape does not match size of output for 'S'",
+                "Failed to write 'data' field: output tensor shape does not match size of output \
+                 for 'S'",
             ),
             (
                 output("S", DataType::Bytes, &[-1], &[]),
                 Code::Internal,
-                "Failed to write 'data' field: output tensor shape does not match size of output for 'S'",
+                "Failed to write 'data' field: output tensor shape does not match size of output \
+                 for 'S'",
             ),
         ] {
             let good = output("A", DataType::Uint8, &[1], &[1]);

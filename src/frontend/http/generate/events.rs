@@ -102,7 +102,7 @@ impl EventStream {
             let Some(delivery) = self.responses.take(context) else {
                 return Poll::Pending;
             };
-            if let Some(outcome) = self.book(delivery) {
+            if let Some(outcome) = self.receive(delivery) {
                 if outcome.as_ref().map_or(0, Response::byte_size) < OFFLOAD_FROM_BYTES as u64 {
                     return Poll::Ready(Some(write_event(target, &outcome, &self.id)));
                 }
@@ -111,18 +111,18 @@ impl EventStream {
         }
     }
 
-    fn book(&mut self, delivery: Delivery) -> Option<Result<Response, Error>> {
+    fn receive(&mut self, delivery: Delivery) -> Option<Result<Response, Error>> {
         let flight = self.flight.as_mut();
-        if delivery.is_final {
+        if delivery.is_final() {
             flight.into_iter().for_each(StreamRequest::note_final);
             self.is_over = true;
-        } else if let Some(outcome) = &delivery.outcome
+        } else if let Some(outcome) = delivery.outcome()
             && flight.is_some_and(|flight| flight.credits().is_some())
         {
             self.unpaid
                 .push(outcome.as_ref().map_or(0, Response::byte_size));
         }
-        delivery.outcome
+        delivery.into_outcome()
     }
 
     fn make_blocking(&self, outcome: Result<Response, Error>) -> EventFuture {

@@ -133,7 +133,8 @@ mod tests {
 
     fn metrics(rows: &[(&str, &str)]) -> String {
         let mut text = format!(
-            "# HELP {FAMILY} 3 kinds\n# TYPE {FAMILY} gauge\nother 7\n{FAMILY}_more{{{KIND_LABEL}=\"max\"}} 9\n"
+            "# HELP {FAMILY} 3 kinds\n# TYPE {FAMILY} gauge\nother \
+             7\n{FAMILY}_more{{{KIND_LABEL}=\"max\"}} 9\n"
         );
         for (kind, value) in rows {
             text += &format!(

@@ -23,14 +23,15 @@ use super::head::RequestHead;
 use super::infer::decode::{JsonLimits, OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES};
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
-use crate::shard::{ModelLease, ResponseQueue, Shard, StreamRequest};
+use crate::shard::{HeldPermit, ResponseQueue, Shard, StreamRequest, SubmitOptions};
 use crate::trace::ActiveTrace;
 use decode::GenerateRequest;
 use events::EventStream;
 use load_metrics::LoadFormat;
 
 /// What upstream answers when a model does not send exactly one response.
-const NOT_ONE_RESPONSE: &str = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses";
+const NOT_ONE_RESPONSE: &str = "generate expects model to produce exactly 1 response, use generate \
+                                stream for model that generates various number of responses";
 
 /// One request whose head is known.
 pub(crate) struct GenerateCall {
@@ -41,7 +42,7 @@ pub(crate) struct GenerateCall {
     deadline_ns: Option<u64>,
     load_metrics: Option<LoadFormat>,
     tenant: Option<Tenant>,
-    lease: ModelLease,
+    permit: HeldPermit,
     traced: Option<Arc<ActiveTrace>>,
 }
 
@@ -79,14 +80,14 @@ impl GenerateCall {
                 .find(load_metrics::WISH)
                 .and_then(LoadFormat::from_name),
             tenant: shard.tenant(|name| head.find(name)),
-            lease: None,
+            permit: None,
             traced,
         })
     }
 
     /// Keeps the model until the request is submitted.
-    pub(crate) fn keep(&mut self, lease: ModelLease) {
-        self.lease = lease;
+    pub(crate) fn attach_permit(&mut self, permit: HeldPermit) {
+        self.permit = permit;
     }
 
     /// Answers, or begins to: the rest of a stream is the answer's source.
@@ -161,21 +162,19 @@ impl GenerateCall {
             decoded.inspect_err(|error| api::note_refusal("", &error.message))?;
         let mut draft = decoded.draft();
         if self.model.config.is_decoupled {
-            draft.credits = Some(Arc::new(Credits::new(shard.server.backlog(), budget)));
+            draft.features.credits = Some(Arc::new(Credits::new(shard.server.backlog(), budget)));
         }
         if let Some(traced) = &self.traced {
             draft.observer = Some(traced.observer(&self.model, draft.id));
         }
-        draft.tenant = self.tenant;
-        draft.budget = Some(Arc::clone(budget));
-        draft.lease = self.lease.take();
-        match shard.infer_into(
-            responses,
-            &self.model,
-            self.version,
-            draft,
-            self.deadline_ns,
-        ) {
+        draft.features.budget = Some(Arc::clone(budget));
+        let options = SubmitOptions {
+            version: self.version,
+            tenant: self.tenant,
+            permit: self.permit.take(),
+            deadline_ns: self.deadline_ns,
+        };
+        match shard.infer_into(responses, &self.model, draft, options) {
             Ok(flight) => Ok((flight, decoded.into_id())),
             Err(error) => {
                 api::note_refusal(decoded.id(), &error.message);
@@ -208,12 +207,13 @@ impl WholeResponse {
                 None => std::task::Poll::Pending,
             })
             .await;
-            if delivery.is_final {
+            let is_final = delivery.is_final();
+            if is_final {
                 flight.note_final();
             }
-            if let Some(outcome) = delivery.outcome {
+            if let Some(outcome) = delivery.into_outcome() {
                 // Only the first is kept, so whatever comes is read at once.
-                if let (Some(credits), false) = (flight.credits(), delivery.is_final) {
+                if let (Some(credits), false) = (flight.credits(), is_final) {
                     credits.refund(outcome.as_ref().map_or(0, Response::byte_size));
                 }
                 whole.response_count += 1;
@@ -221,7 +221,7 @@ impl WholeResponse {
                 whole.first.get_or_insert(outcome);
             }
             is_first = false;
-            if delivery.is_final {
+            if is_final {
                 return whole;
             }
         }

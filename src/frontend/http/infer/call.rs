@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Error, ModelVersion, Tenant};
-use conch_memory::ByteView;
+use conch_memory::{Budget, ByteView};
 
-use super::decode::{self, JsonLimits, decode};
+use super::decode::{self, InferRequest, JsonLimits, decode};
 use super::encode::{self, encode};
 use crate::api;
 use crate::api::regions;
@@ -17,7 +17,7 @@ use crate::http::connection::{ConnectionClosed, HttpConnection};
 use crate::http::dialect::Dialect;
 use crate::http::head::{BodyFraming, RequestHead, length_refusal};
 use crate::http::{coding, deadline};
-use crate::shard::{ModelLease, Shard};
+use crate::shard::{HeldPermit, ResponseFuture, Shard, SubmitOptions};
 use crate::trace::ActiveTrace;
 
 pub(crate) struct InferCall {
@@ -34,7 +34,7 @@ pub(crate) struct InferCall {
     deadline_ns: Option<u64>,
     forwarded: ForwardedHeaders,
     tenant: Option<Tenant>,
-    pub(in crate::http) lease: ModelLease,
+    pub(in crate::http) permit: HeldPermit,
     pub(in crate::http) traced: Option<Arc<ActiveTrace>>,
 }
 
@@ -117,7 +117,7 @@ pub(in crate::http) fn plan_infer(
             .filter(|_| dialect == Dialect::Triton)
             .and_then(|pattern| forwarded(head, pattern)),
         tenant: shard.tenant(|name| head.find(name)),
-        lease: None,
+        permit: None,
         traced,
     })
 }
@@ -125,58 +125,57 @@ pub(in crate::http) fn plan_infer(
 fn forwarded(head: &RequestHead<'_>, pattern: &HeaderPattern) -> ForwardedHeaders {
     let mut collector = HeaderCollector::new(pattern);
     // With the blanks behind a value, as upstream.
-    head.each_header(|name, value| collector.see(name, value));
+    head.each_header(|name, value| collector.collect(name, value));
     collector.finish()
+}
+
+/// Why a request has no response of its model.
+pub(in crate::http) enum InferFailure {
+    /// The client is gone.
+    Closed,
+    /// Its deadline has passed.
+    Late,
+    /// With the type that the error is told in.
+    Refused(Error, ContentType),
+}
+
+impl From<ConnectionClosed> for InferFailure {
+    fn from(_: ConnectionClosed) -> InferFailure {
+        InferFailure::Closed
+    }
+}
+
+/// Upstream names a type for errors of the request; what comes of its response keeps the type of
+/// its library.
+fn request_failure(id: &str, error: Error) -> InferFailure {
+    api::note_refusal(id, &error.message);
+    InferFailure::Refused(error, ContentType::Json)
 }
 
 impl InferCall {
     pub(in crate::http) async fn run(
-        self,
+        mut self,
         mut body: ByteView,
         scratch: Vec<u8>,
         connection: &mut HttpConnection,
-    ) -> Result<Result<HttpResponse, (Error, ContentType)>, ConnectionClosed> {
-        // Upstream names a type for errors of the request; what comes of its response keeps the
-        // type of its library.
-        let of_request = |id: &str, error: Error| {
-            api::note_refusal(id, &error.message);
-            Ok(Err((error, ContentType::Json)))
-        };
-        let of_response = |error| (error, ContentType::Plain);
+    ) -> Result<HttpResponse, InferFailure> {
         let shard = Rc::clone(&connection.shard);
         if let Some(traced) = &self.traced {
             traced.reach("HTTP_RECV_END");
         }
-        let json_length = match self.json_length {
-            JsonLength::Known(length) => Ok(length),
-            JsonLength::Later(text) => {
-                if self.is_packed {
-                    // Boxed, as below.
-                    let inflated = Box::pin(coding::inflate(
-                        &shard,
-                        connection.budget(),
-                        body,
-                        text.as_deref(),
-                    ))
-                    .await;
-                    body = match inflated {
-                        Ok(plain) => plain,
-                        Err(error) => {
-                            return Ok(Ok(HttpResponse::error(&error, ContentType::Plain)));
-                        }
-                    };
-                }
-                self.dialect.parse(text.as_deref(), body.len())
-            }
-        };
-        let json_length = match json_length {
-            Ok(length) => length,
-            // Upstream has no request yet, and says nothing about the content.
-            Err(error) => {
-                api::note_refusal("", &error.message);
-                return Ok(Err((error, ContentType::Plain)));
-            }
-        };
+        if let JsonLength::Later(text) = &self.json_length
+            && self.is_packed
+        {
+            let text = text.as_deref();
+            // Boxed, as below.
+            body = match Box::pin(coding::inflate(&shard, connection.budget(), body, text)).await {
+                Ok(plain) => plain,
+                Err(error) => return Err(InferFailure::Refused(error, ContentType::Plain)),
+            };
+        }
+        let json_length = self
+            .find_json_length(body.len())
+            .map_err(|error| InferFailure::Refused(error, ContentType::Plain))?;
         let limits = JsonLimits::of(&shard.options);
         let regions = regions::of(&shard);
         let decoded = if json_length < decode::OFFLOAD_FROM_BYTES
@@ -188,71 +187,102 @@ impl InferCall {
             let decode = move || decode(&body, json_length, &name, limits, &regions);
             Box::pin(shard.offload(json_length as u64, decode)).await
         };
-        let mut decoded = match decoded {
-            Ok(decoded) => decoded,
-            Err(error) => return of_request("", error),
-        };
+        let mut decoded = decoded.map_err(|error| request_failure("", error))?;
         if decoded.uses_regions() {
+            let stores = (&*shard, connection.budget());
             // Boxed, as below.
-            let settled =
-                Box::pin(decoded.settle_regions((&shard, connection.budget()), &self.model)).await;
-            if let Err(error) = settled {
-                return of_request(decoded.id(), error);
+            let copied = Box::pin(decoded.copy_shared(stores, &self.model)).await;
+            if let Err(error) = copied {
+                return Err(request_failure(decoded.id(), error));
             }
         }
-        let mut draft = match decoded.draft() {
-            Ok(draft) => draft,
-            // Out of memory: its id stays untold.
-            Err(error) => return of_request("", error),
-        };
-        if let Err(error) = forward::attach(self.forwarded, &mut draft.parameters) {
-            return of_request(draft.id, error);
-        }
-        draft.tenant = self.tenant;
-        draft.budget = Some(Arc::clone(connection.budget()));
-        draft.lease = self.lease;
-        if deadline::is_past(self.deadline_ns) {
-            return Ok(Ok(deadline::exceeded()));
-        }
-        if let Some(traced) = &self.traced {
-            draft.observer = Some(traced.observer(&self.model, draft.id));
-        }
-        let reply = match shard.infer(&self.model, self.version, draft, self.deadline_ns) {
-            Ok(reply) => reply,
-            Err(error) => return of_request(decoded.id(), error),
-        };
+        let reply = self.submit(&shard, connection.budget(), &mut decoded)?;
         let outcome = connection.await_reply(reply).await?;
         if let Some(traced) = self.traced {
             connection.note_traced(traced);
         }
         let response = match outcome {
             Ok(response) => response,
-            Err(error) => return Ok(Ok(deadline::answer_of(&error, self.deadline_ns))),
+            Err(error) => return Ok(deadline::answer_of(&error, self.deadline_ns)),
         };
         let classes = decoded.classes(connection.budget());
-        let (compression, dialect) = (self.answers_in, self.dialect);
+        let (coding, dialect) = (self.answers_in, self.dialect);
         let json_bytes = encode::json_work_bytes(&response, &decoded);
-        let is_small = json_bytes < encode::OFFLOAD_FROM_BYTES
-            && (compression.is_none()
-                || encode::answer_bytes_max(&response, json_bytes)
-                    <= DEFLATE_IN_PLACE_BYTES as u64)
-            && !classes.is_long(&response);
         let cost_bytes = encode::answer_bytes_max(&response, json_bytes);
+        let is_small = json_bytes < encode::OFFLOAD_FROM_BYTES
+            && (coding.is_none() || cost_bytes <= DEFLATE_IN_PLACE_BYTES as u64)
+            && !classes.is_long(&response);
         let finish = move || {
             let encoded = encode(response, &decoded, &classes, scratch);
-            let encoded =
-                encoded.inspect_err(|error| api::note_refusal(decoded.id(), &error.message));
-            let answer = dialect.dress(encoded?);
-            Ok(match compression {
-                Some(coding) => answer.compressed(coding),
-                None => answer,
-            })
+            finish_answer(encoded, decoded.id(), dialect, coding)
         };
         if is_small {
-            return Ok(finish().map_err(of_response));
+            return finish();
         }
         // Boxed, as above: rare, and what they capture would make every connection larger.
-        let outcome = Box::pin(shard.offload(cost_bytes, finish)).await;
-        Ok(outcome.map_err(of_response))
+        Box::pin(shard.offload(cost_bytes, finish)).await
+    }
+
+    /// The bytes of JSON in a plain body of `body_length` bytes.
+    #[inline]
+    fn find_json_length(&self, body_length: usize) -> Result<usize, Error> {
+        match &self.json_length {
+            JsonLength::Known(length) => Ok(*length),
+            // Upstream has no request yet, and says nothing about the content.
+            JsonLength::Later(text) => self
+                .dialect
+                .parse(text.as_deref(), body_length)
+                .inspect_err(|error| api::note_refusal("", &error.message)),
+        }
+    }
+
+    /// Hands the decoded request to the engine.
+    #[inline]
+    fn submit(
+        &mut self,
+        shard: &Rc<Shard>,
+        budget: &Arc<Budget>,
+        decoded: &mut InferRequest,
+    ) -> Result<ResponseFuture, InferFailure> {
+        // Out of memory: its id stays untold.
+        let mut draft = decoded
+            .draft()
+            .map_err(|error| request_failure("", error))?;
+        forward::attach(self.forwarded.take(), &mut draft.parameters)
+            .map_err(|error| request_failure(draft.id, error))?;
+        draft.features.budget = Some(Arc::clone(budget));
+        if deadline::is_past(self.deadline_ns) {
+            return Err(InferFailure::Late);
+        }
+        if let Some(traced) = &self.traced {
+            draft.observer = Some(traced.observer(&self.model, draft.id));
+        }
+        let options = SubmitOptions {
+            version: self.version,
+            tenant: self.tenant.take(),
+            permit: self.permit.take(),
+            deadline_ns: self.deadline_ns,
+        };
+        shard
+            .infer(&self.model, draft, options)
+            .map_err(|error| request_failure(decoded.id(), error))
+    }
+}
+
+/// The last step of an answer, on the shard or on an offload thread.
+#[inline]
+fn finish_answer(
+    encoded: Result<HttpResponse, Error>,
+    id: &str,
+    dialect: Dialect,
+    coding: Option<ContentCoding>,
+) -> Result<HttpResponse, InferFailure> {
+    let answer = encoded
+        .inspect_err(|error| api::note_refusal(id, &error.message))
+        .map(|answer| dialect.dress(answer));
+    match (answer, coding) {
+        (Ok(answer), Some(coding)) => Ok(answer.compressed(coding)),
+        (Ok(answer), None) => Ok(answer),
+        (Err(error), _) => Err(InferFailure::Refused(error, ContentType::Plain)),
     }
 }

@@ -182,7 +182,8 @@ pub(crate) fn write_data(body: &mut Vec<u8>, output: &Output) -> Result<(), Erro
         .ok_or_else(|| Error::internal("an output lies in memory that the CPU cannot read"))?;
     match output.data_type {
         DataType::Fp16 | DataType::Bf16 => Err(Error::invalid(format!(
-            "sending {} data via JSON is not supported. Please use the binary data format for output",
+            "sending {} data via JSON is not supported. Please use the binary data format for \
+             output",
             output.data_type.name()
         ))),
         DataType::Bytes => write_strings(body, output, bytes, count),

@@ -262,19 +262,19 @@ impl<'d> JsonValue<'d> {
 
     pub(crate) fn as_unsigned(self) -> Result<u64, Error> {
         self.number()
-            .and_then(super::tensor::unsigned)
+            .and_then(super::number::unsigned)
             .ok_or_else(|| mismatch("non-unsigned-integer as unsigned-integer"))
     }
 
     pub(crate) fn as_signed(self) -> Result<i64, Error> {
         self.number()
-            .and_then(super::tensor::signed)
+            .and_then(super::number::signed)
             .ok_or_else(|| mismatch("non-signed-integer as signed-integer"))
     }
 
     pub(crate) fn as_double(self) -> Result<f64, Error> {
         self.number()
-            .and_then(super::tensor::double)
+            .and_then(super::number::double)
             .ok_or_else(|| mismatch("non-number as double"))
     }
 }

@@ -9,6 +9,7 @@ mod checker;
 mod document;
 mod lexer;
 mod node;
+mod number;
 pub(crate) mod tensor;
 pub(crate) mod write;
 

@@ -199,7 +199,7 @@ impl Offload {
         caller.waker.take()
     }
 
-    fn leave(&self, key: u64) {
+    fn withdraw(&self, key: u64) {
         let caller = self.callers.borrow_mut().remove(key);
         let withdrawn = caller.and_then(|caller| {
             let (urgency, position) = caller.place?;
@@ -256,7 +256,7 @@ impl Future for JobFuture<'_> {
 
 impl Drop for JobFuture<'_> {
     fn drop(&mut self) {
-        self.offload.leave(self.key);
+        self.offload.withdraw(self.key);
     }
 }
 
@@ -267,10 +267,9 @@ mod tests {
     use std::pin::pin;
     use std::sync::{Arc, Mutex};
 
-    use futures_lite::future::block_on;
-
     use super::*;
     use crate::shard::link::{ShardHandle, ShardMessage};
+    use crate::testing::block_on;
 
     /// A shard's offload without the shard: polls `future` and takes in what the threads return.
     fn drive<T>(
@@ -309,7 +308,7 @@ mod tests {
             let bad = drive(
                 &offload,
                 &mut receiver,
-                futures_lite::FutureExt::catch_unwind(bad),
+                futures_util::FutureExt::catch_unwind(bad),
             );
             assert!(bad.is_err());
             for cost_bytes in [0, LARGE_FROM_BYTES - 1, LARGE_FROM_BYTES] {

@@ -91,7 +91,7 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
         let share = self.taken_bytes / self.waiting_owner_count.max(1) as u64;
         self.virtual_time = self.virtual_time.saturating_add(share);
         self.taken_bytes = job.cost_bytes;
-        self.leave(job.owner);
+        self.discount(job.owner);
         if self.owners.len() > ACCOUNTS_KEPT.max(2 * self.jobs.len()) {
             let now = self.virtual_time;
             self.owners
@@ -103,7 +103,7 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
     /// Withdraws a job that waits; its owner does not get its bytes back. None if it was taken.
     pub(crate) fn remove(&mut self, position: VirtualTime) -> Option<T> {
         let job = self.jobs.remove(&position)?;
-        self.leave(job.owner);
+        self.discount(job.owner);
         Some(job.work)
     }
 
@@ -116,7 +116,7 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
         }
     }
 
-    fn leave(&mut self, owner: K) {
+    fn discount(&mut self, owner: K) {
         if let Some(account) = self.owners.get_mut(&owner) {
             account.job_count = account.job_count.saturating_sub(1);
             if account.job_count == 0 {

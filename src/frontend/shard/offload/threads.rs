@@ -19,8 +19,8 @@ pub(crate) struct OffloadThreads {
 }
 
 impl OffloadThreads {
-    /// Starts the threads of shard `index`. They end when this, or the [`Offload`](super::Offload) made of it, is
-    /// dropped, after the job that they execute.
+    /// Starts the threads of shard `index`. They end when this, or the [`Offload`](super::Offload)
+    /// made of it, is dropped, after the job that they execute.
     ///
     /// # Errors
     /// INTERNAL if the system gives no thread.

@@ -6,18 +6,25 @@ use std::sync::{Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use conch_config::DataType;
+use conch_config::{DataType, InstanceKind};
 
 mod rate;
 
+use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
 use crate::execution::cores::*;
-use crate::execution::timer_thread::TimerThread;
-use crate::execution::topology::Topology;
-use crate::testing::{Recorder, draft, input, queued};
-use crate::{Code, Completion, CorrelationId, Draft, RequestHandle, Timestamps, cancel};
 
-const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: \
-                      TYPE_INT32 dims: [ 1 ] } ]";
+use crate::execution::rate_limiter::RateLimiter;
+use crate::execution::warm_up::WarmUp;
+use crate::testing::{Recorder, draft, input, queued};
+use crate::threads::timer_thread::TimerThread;
+use crate::threads::topology::Topology;
+use crate::{
+    Batch, Code, Completion, CorrelationId, Draft, OwnedRequest, PendingResponses, RequestHandle,
+    SequenceFlags, Timestamps, cancel,
+};
+
+const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] \
+                      output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
 /// Instances that wait at a gate inside Execute, and a record of what they did.
 #[derive(Default)]
@@ -244,11 +251,16 @@ impl Bed {
     }
 
     fn admit(&self, slot: u64) -> Result<RequestHandle, Error> {
-        self.admit_of(0, 0, slot)
+        self.admit_of(0, SequenceFlags::NONE, slot)
     }
 
     /// A request of sequence `id`.
-    fn admit_of(&self, id: u64, sequence_flags: u32, slot: u64) -> Result<RequestHandle, Error> {
+    fn admit_of(
+        &self,
+        id: u64,
+        sequence_flags: SequenceFlags,
+        slot: u64,
+    ) -> Result<RequestHandle, Error> {
         let completion: Arc<dyn Completion> = self.recorder.clone();
         let drafted = Draft {
             correlation_id: CorrelationId::Unsigned(id),
@@ -289,6 +301,7 @@ fn three_instances_execute_three_requests_and_the_fourth_waits() {
     let bed = Bed::cpus(CONFIG, Fake::closed(), 3);
     (0..4).for_each(|slot| drop(bed.submit(slot)));
     bed.fake.wait_inside(3);
+    // Time must pass in which nothing happens.
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(bed.batches().len(), 3, "the fourth has not begun");
     bed.fake.let_go(1);
@@ -302,20 +315,21 @@ fn three_instances_execute_three_requests_and_the_fourth_waits() {
 
 #[test]
 fn sequences_under_way_may_end_while_the_server_stops() {
-    const START: u32 = 1;
-    const END: u32 = 2;
     let bed = Bed::cpus(
         &format!("sequence_batching {{ }} {CONFIG}"),
         Fake::closed(),
         1,
     );
     let send = |id, flags, slot| bed.version.submit(bed.admit_of(id, flags, slot).unwrap());
-    send(7, START, 0).unwrap();
+    send(7, SequenceFlags::START, 0).unwrap();
     bed.fake.wait_inside(1);
     bed.cores.as_ref().unwrap().close();
     assert!(bed.version.is_closed());
-    send(7, END, 1).unwrap();
-    for flags in [START, START | END] {
+    send(7, SequenceFlags::END, 1).unwrap();
+    for flags in [
+        SequenceFlags::START,
+        SequenceFlags::START | SequenceFlags::END,
+    ] {
         let refused = send(8, flags, 2).unwrap_err();
         let words =
             "Server is stopping, scheduler for model has stopped accepting new inference requests";
@@ -349,12 +363,12 @@ fn a_strategy_ends_batches_and_loses_no_cancel() {
         [vec![0], vec![1, 2, 3], vec![4, 6], vec![7, 8]]
     );
     for answer in &answers {
-        match &answer.outcome {
-            None => assert_ne!(answer.slot, 5),
-            Some(Err(error)) => assert_eq!((answer.slot, error.code), (5, Code::Cancelled)),
+        match answer.outcome() {
+            None => assert_ne!(answer.slot(), 5),
+            Some(Err(error)) => assert_eq!((answer.slot(), error.code), (5, Code::Cancelled)),
             Some(Ok(_)) => panic!("the fake answers without responses"),
         }
-        assert!(answer.is_final);
+        assert!(answer.is_final());
     }
     assert_eq!(bed.version.model_statistics().inference.fail.count, 1);
     bed.stop();
@@ -390,7 +404,8 @@ fn a_batch_grows_while_the_instance_is_busy() {
 fn the_delay_gathers_a_batch_and_ends_on_time() {
     const DELAY: Duration = Duration::from_millis(40);
     let config = format!(
-        "dynamic_batching {{ max_queue_delay_microseconds: 40000 preferred_batch_size: [ 4 ] }} {CONFIG}"
+        "dynamic_batching {{ max_queue_delay_microseconds: 40000 preferred_batch_size: [ 4 ] }} \
+         {CONFIG}"
     );
     let bed = Bed::cpus(&config, Fake::default(), 2);
     let start = Instant::now();
@@ -411,7 +426,8 @@ fn the_delay_gathers_a_batch_and_ends_on_time() {
 #[test]
 fn timeouts_are_answered_while_every_core_executes() {
     let config = format!(
-        "dynamic_batching {{ default_queue_policy {{ default_timeout_microseconds: 20000 }} }} {CONFIG}"
+        "dynamic_batching {{ default_queue_policy {{ default_timeout_microseconds: 20000 }} }} \
+         {CONFIG}"
     );
     let bed = Bed::cpus(&config, Fake::closed(), 1);
     bed.submit(0);
@@ -420,7 +436,7 @@ fn timeouts_are_answered_while_every_core_executes() {
     (1..3).for_each(|slot| drop(bed.submit(slot)));
     let deliveries = bed.recorder.wait(2);
     for delivery in &deliveries {
-        let error = delivery.outcome.as_ref().unwrap().as_ref().unwrap_err();
+        let error = delivery.outcome().unwrap().as_ref().unwrap_err();
         assert_eq!(
             (error.code, &*error.message),
             (crate::Code::Unavailable, "Request timeout expired")
@@ -445,12 +461,7 @@ fn a_panic_fails_the_batch_and_the_core_goes_on() {
     for slot in 0..2 {
         bed.submit(slot);
         let deliveries = bed.recorder.wait(1);
-        let error = deliveries[0]
-            .outcome
-            .as_ref()
-            .unwrap()
-            .as_ref()
-            .unwrap_err();
+        let error = deliveries[0].outcome().unwrap().as_ref().unwrap_err();
         assert_eq!(
             (error.code, &*error.message),
             (
@@ -473,7 +484,8 @@ fn stop_executes_what_is_queued_and_refuses_the_rest() {
         (error.code, &*error.message),
         (
             crate::Code::Unavailable,
-            "[request id: <id_unknown>] Server is stopping, scheduler for model has stopped accepting new inference requests"
+            "[request id: <id_unknown>] Server is stopping, scheduler for model has stopped \
+             accepting new inference requests"
         )
     );
     bed.fake.let_go(5);
@@ -502,7 +514,7 @@ fn responses_keep_the_order_of_batches_if_asked_to() {
     assert_eq!(
         deliveries
             .iter()
-            .map(|delivery| delivery.slot)
+            .map(|delivery| delivery.slot())
             .collect::<Vec<_>>(),
         [0, 1]
     );

@@ -100,7 +100,7 @@ fn timeouts_pass_while_resources_are_awaited() {
     let bed = limited(&format!("{timed} {CONFIG}"), &[1], &limiter);
     bed.submit(1);
     let late = bed.recorder.wait(1);
-    let error = late[0].outcome.as_ref().unwrap().as_ref().unwrap_err();
+    let error = late[0].outcome().unwrap().as_ref().unwrap_err();
     assert_eq!(error.message, "Request timeout expired");
     busy.fake.let_go(1);
     busy.stop();
@@ -134,7 +134,8 @@ fn a_model_that_could_never_execute_is_refused() {
     assert_eq!(
         refused.err().unwrap(),
         Error::invalid(
-            "Resource count for \"R\" is limited to 1 which will prevent scheduling of one or more model instances, the minimum required count is 2"
+            "Resource count for \"R\" is limited to 1 which will prevent scheduling of one or more \
+             model instances, the minimum required count is 2"
         )
     );
     assert_eq!(

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use crate::grpc::status::{GrpcCode, GrpcStatus, exhausted};
 use crate::grpc::wire::{self, MalformedMessage};
-use crate::shard::ModelLease;
+use crate::shard::HeldPermit;
 
 /// `raw_input_contents` in ModelInferRequest.
 const RAW_INPUT_CONTENTS: u32 = 7;
@@ -85,7 +85,7 @@ pub(in crate::grpc) struct CompleteMessage {
     pub(in crate::grpc) raws: SmallVec<[ByteView; 2]>,
     /// What keeps its model, or why that is not there; nothing unless models come when they are
     /// asked for. Boxed, as above.
-    pub(in crate::grpc) ensured: Option<Box<Result<ModelLease, GrpcStatus>>>,
+    pub(in crate::grpc) ensured: Option<Box<Result<HeldPermit, GrpcStatus>>>,
 }
 
 /// Where in the message the next byte belongs.
@@ -163,7 +163,7 @@ impl MessageReader {
                     let (part, _) = bytes.split_at(bytes.len().min(*left));
                     *left -= part.len();
                     let is_done = *left == 0;
-                    self.keep_in_head(part)?;
+                    self.push_head(part)?;
                     if is_done {
                         self.place = ReadPosition::FieldHeader;
                     }
@@ -284,7 +284,7 @@ impl MessageReader {
                     self.begin_raw(length)?;
                 } else {
                     let header_len = header.len;
-                    self.keep_in_head(
+                    self.push_head(
                         wire.get(..header_len)
                             .expect("the header was parsed from these bytes"),
                     )?;
@@ -313,7 +313,7 @@ impl MessageReader {
                 self.place = ReadPosition::Skipped { left: length };
             }
         } else if length == 0 {
-            self.keep_raw(ByteView::empty())?;
+            self.push_raw(ByteView::empty())?;
         } else {
             self.place = ReadPosition::Raw {
                 block: None,
@@ -339,13 +339,13 @@ impl MessageReader {
                 unreachable!("matched above");
             };
             let used = part.len();
-            self.keep_raw(block.map_or_else(ByteView::empty, ByteView::from))?;
+            self.push_raw(block.map_or_else(ByteView::empty, ByteView::from))?;
             return Ok(used);
         }
         Ok(part.len())
     }
 
-    fn keep_raw(&mut self, raw: ByteView) -> Result<(), ReadFault> {
+    fn push_raw(&mut self, raw: ByteView) -> Result<(), ReadFault> {
         self.small_bytes += RAW_BYTES;
         if raw.len() <= UNCHARGED_BYTES {
             self.small_bytes += raw.len();
@@ -354,7 +354,7 @@ impl MessageReader {
         Ok(try_push(&mut self.raws, raw)?)
     }
 
-    fn keep_in_head(&mut self, bytes: &[u8]) -> Result<(), ReadFault> {
+    fn push_head(&mut self, bytes: &[u8]) -> Result<(), ReadFault> {
         self.cover(self.head.len() + bytes.len())?;
         Ok(try_extend(&mut self.head, bytes)?)
     }

@@ -224,13 +224,19 @@ fn a_large_head_is_charged() {
     ));
 }
 
+/// Seeds that once failed, after one that did not.
+const KEPT: &[u64] = &[0x5eed];
+
 /// Mutated messages in random pieces: no panic, and the outcome does not depend on the pieces.
+/// `CONCH_SEED` names one seed more.
 #[test]
 fn fuzz() {
-    let seed = std::env::var("CONCH_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(0x5eed_u64);
+    let given = std::env::var("CONCH_SEED").ok();
+    let given = given.and_then(|seed| seed.parse().ok());
+    KEPT.iter().copied().chain(given).for_each(fuzz_seed);
+}
+
+fn fuzz_seed(seed: u64) {
     println!("CONCH_SEED={seed}");
     let mut state = seed | 1;
     let mut random = move |below: usize| {

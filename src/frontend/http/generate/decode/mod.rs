@@ -132,7 +132,8 @@ impl GenerateReader {
         }
         if !value.is_object() {
             return Err(Error::internal(format!(
-                "Expected JSON object for keyword: '{NESTED}': attempt to access JSON non-object as object"
+                "Expected JSON object for keyword: '{NESTED}': attempt to access JSON non-object \
+                 as object"
             )));
         }
         let context = format!("Converting keyword: '{NESTED}'");
@@ -185,7 +186,9 @@ impl GenerateReader {
         let total = used_bytes.saturating_add(size as u64);
         if total > bytes_max {
             return Err(Error::invalid(format!(
-                "request size of {used_bytes} bytes with input '{name}' of size {size} bytes exceeds the maximum allowed input size of {bytes_max}. Use --http-max-input-size to increase the limit."
+                "request size of {used_bytes} bytes with input '{name}' of size {size} bytes \
+                 exceeds the maximum allowed input size of {bytes_max}. Use --http-max-input-size \
+                 to increase the limit."
             )));
         }
         self.used_bytes = total;

@@ -23,7 +23,8 @@ const LIMITS: JsonLimits = JsonLimits {
 
 fn config(inputs: &str, batch: u32) -> Arc<ResolvedConfig> {
     let text = format!(
-        "name: \"m\" backend: \"b\" max_batch_size: {batch} {inputs} output {{ name: \"OUT\" data_type: TYPE_FP32 dims: [ -1 ] }}"
+        "name: \"m\" backend: \"b\" max_batch_size: {batch} {inputs} output {{ name: \"OUT\" \
+         data_type: TYPE_FP32 dims: [ -1 ] }}"
     );
     let mut message = parse_text("config.pbtxt", &text).unwrap();
     normalize(&mut message);
@@ -145,33 +146,122 @@ fn refuses_in_upstreams_words() {
     const KIND: &str = "has invalid type. It should be either 'int', 'bool', or 'string'.";
     let all = config(INPUTS, 0);
     for (text, code, expected) in [
-        ("", Code::Internal, "failed to parse the request JSON buffer: The document is empty. at 0".to_owned()),
-        ("[1,2]", Code::Internal, "attempt to get members for non-object".to_owned()),
-        ("null", Code::Internal, "attempt to get members for non-object".to_owned()),
-        (r#"{"id":5}"#, Code::Internal, "Unable to parse 'id': attempt to access JSON non-string as string".to_owned()),
+        (
+            "",
+            Code::Internal,
+            "failed to parse the request JSON buffer: The document is empty. at 0".to_owned(),
+        ),
+        (
+            "[1,2]",
+            Code::Internal,
+            "attempt to get members for non-object".to_owned(),
+        ),
+        (
+            "null",
+            Code::Internal,
+            "attempt to get members for non-object".to_owned(),
+        ),
+        (
+            r#"{"id":5}"#,
+            Code::Internal,
+            "Unable to parse 'id': attempt to access JSON non-string as string".to_owned(),
+        ),
         (r#"{"PAIRS":[1,2,3]}"#, Code::InvalidArg, SHAPE.to_owned()),
         (r#"{"PAIRS":null}"#, Code::InvalidArg, SHAPE.to_owned()),
-        (r#"{"FOUR":[]}"#, Code::InvalidArg, SHAPE.replace("PAIRS", "FOUR")),
-        (r#"{"F":[[1,2],[3,4]]}"#, Code::Internal, "Unable to parse 'data': Shape does not match true shape of 'data' field".to_owned()),
-        (r#"{"F":[[],[]]}"#, Code::Internal, "Failed to parse 'data' field: shape does not match true shape".to_owned()),
-        (r#"{"F":"x"}"#, Code::Internal, "Unable to parse 'data': attempt to access JSON non-number as double".to_owned()),
-        (r#"{"F":null}"#, Code::Internal, "Unable to parse 'data': attempt to access JSON non-number as double".to_owned()),
-        (r#"{"F":{"a":[1]}}"#, Code::Internal, "Unable to parse 'data': attempt to access JSON non-number as double".to_owned()),
-        (r#"{"F":[1,true]}"#, Code::Internal, "Unable to parse 'data': attempt to access JSON non-number as double".to_owned()),
-        (r#"{"FLAG":1}"#, Code::Internal, "Unable to parse 'data': attempt to access JSON non-boolean as boolean".to_owned()),
-        (r#"{"TEXT":5}"#, Code::Internal, "Unable to parse JSON bytes array: attempt to access JSON non-string as string".to_owned()),
-        (r#"{"TEXT":{"a":"b"}}"#, Code::Internal, "Unable to parse JSON bytes array: attempt to access JSON non-string as string".to_owned()),
-        (r#"{"WIDE":[-1]}"#, Code::Internal, "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer".to_owned()),
-        (r#"{"HALF":"x"}"#, Code::InvalidArg, "receiving FP16 data via JSON is not supported. Please use the binary data format for input HALF".to_owned()),
-        (r#"{"HALF":[]}"#, Code::InvalidArg, "receiving FP16 data via JSON is not supported. Please use the binary data format for input HALF".to_owned()),
-        (r#"{"F":1,"F":2}"#, Code::InvalidArg, "[request id: <id_unknown>] input 'F' already exists in request".to_owned()),
+        (
+            r#"{"FOUR":[]}"#,
+            Code::InvalidArg,
+            SHAPE.replace("PAIRS", "FOUR"),
+        ),
+        (
+            r#"{"F":[[1,2],[3,4]]}"#,
+            Code::Internal,
+            "Unable to parse 'data': Shape does not match true shape of 'data' field".to_owned(),
+        ),
+        (
+            r#"{"F":[[],[]]}"#,
+            Code::Internal,
+            "Failed to parse 'data' field: shape does not match true shape".to_owned(),
+        ),
+        (
+            r#"{"F":"x"}"#,
+            Code::Internal,
+            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
+        ),
+        (
+            r#"{"F":null}"#,
+            Code::Internal,
+            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
+        ),
+        (
+            r#"{"F":{"a":[1]}}"#,
+            Code::Internal,
+            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
+        ),
+        (
+            r#"{"F":[1,true]}"#,
+            Code::Internal,
+            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
+        ),
+        (
+            r#"{"FLAG":1}"#,
+            Code::Internal,
+            "Unable to parse 'data': attempt to access JSON non-boolean as boolean".to_owned(),
+        ),
+        (
+            r#"{"TEXT":5}"#,
+            Code::Internal,
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+                .to_owned(),
+        ),
+        (
+            r#"{"TEXT":{"a":"b"}}"#,
+            Code::Internal,
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+                .to_owned(),
+        ),
+        (
+            r#"{"WIDE":[-1]}"#,
+            Code::Internal,
+            "Unable to parse 'data': attempt to access JSON non-unsigned-integer as \
+             unsigned-integer"
+                .to_owned(),
+        ),
+        (
+            r#"{"HALF":"x"}"#,
+            Code::InvalidArg,
+            "receiving FP16 data via JSON is not supported. Please use the binary data format for \
+             input HALF"
+                .to_owned(),
+        ),
+        (
+            r#"{"HALF":[]}"#,
+            Code::InvalidArg,
+            "receiving FP16 data via JSON is not supported. Please use the binary data format for \
+             input HALF"
+                .to_owned(),
+        ),
+        (
+            r#"{"F":1,"F":2}"#,
+            Code::InvalidArg,
+            "[request id: <id_unknown>] input 'F' already exists in request".to_owned(),
+        ),
         (
             r#"{"id":"r","F":1,"parameters":{"F":2}}"#,
             Code::InvalidArg,
-            "Converting keyword: 'parameters': [request id: r] input 'F' already exists in request".to_owned(),
+            "Converting keyword: 'parameters': [request id: r] input 'F' already exists in request"
+                .to_owned(),
         ),
-        (r#"{"x":null}"#, Code::InvalidArg, format!("parameter 'x' {KIND}")),
-        (r#"{"data2":[1]}"#, Code::InvalidArg, format!("parameter 'data2' {KIND}")),
+        (
+            r#"{"x":null}"#,
+            Code::InvalidArg,
+            format!("parameter 'x' {KIND}"),
+        ),
+        (
+            r#"{"data2":[1]}"#,
+            Code::InvalidArg,
+            format!("parameter 'data2' {KIND}"),
+        ),
         (
             r#"{"parameters":{"parameters":{"a":1}}}"#,
             Code::InvalidArg,
@@ -180,7 +270,9 @@ fn refuses_in_upstreams_words() {
         (
             r#"{"parameters":[1]}"#,
             Code::Internal,
-            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object".to_owned(),
+            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as \
+             object"
+                .to_owned(),
         ),
     ] {
         let error = decoded(text.as_bytes(), &all).expect_err(text);
@@ -208,7 +300,8 @@ fn tensors_are_bounded_together() {
     let exceeds = format!(r#"{{"F":[{}],"data":[{}]}}"#, numbers(128), numbers(65));
     assert_eq!(
         decoded(exceeds.as_bytes(), &config).unwrap_err().message,
-        "request size of 512 bytes with input 'data' of size 520 bytes exceeds the maximum allowed input size of 1024. Use --http-max-input-size to increase the limit."
+        "request size of 512 bytes with input 'data' of size 520 bytes exceeds the maximum allowed \
+         input size of 1024. Use --http-max-input-size to increase the limit."
     );
 }
 

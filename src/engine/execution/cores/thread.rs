@@ -1,0 +1,225 @@
+//! The thread of a core: it makes its instances, executes batches until it is let go, and drops the
+//! instances.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+
+use conch_scheduler::SchedulerOutput;
+use conch_sync::{SPIN_MAX_NS, Spin};
+
+use crate::backend::{self, Instance, InstanceSpec};
+use crate::execution::cores::plan::WorkerSpec;
+use crate::execution::queue::ModelQueue;
+use crate::execution::rate_limiter::ResourceHandle;
+use crate::execution::warm_up::WarmUp;
+use crate::model::readiness::check::ReadinessCheck;
+use crate::model::stats::FailureReason;
+use crate::request::refusal::refuse;
+use crate::request::request_log;
+use crate::request::request_log::RequestState;
+use crate::sequence::sequence_inputs::SequenceInputs;
+use crate::threads::topology::Placement;
+use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses};
+
+/// What a core says when its instances are there: their readiness hooks.
+pub(super) type WorkerReady = Result<Vec<Arc<dyn ReadinessCheck>>, Error>;
+
+/// What a core needs to make its instances.
+pub(super) struct WorkerStart {
+    pub(super) version: Arc<ModelVersion>,
+    pub(super) model: Arc<dyn backend::Model>,
+    pub(super) warm_up: Arc<WarmUp>,
+    pub(super) placement: Placement,
+}
+
+/// The life of a core thread.
+pub(super) fn run(
+    start: WorkerStart,
+    worker_spec: WorkerSpec,
+    queue: &Arc<ModelQueue>,
+    ready: &mpsc::Sender<WorkerReady>,
+    ordered: &mpsc::Receiver<()>,
+) {
+    let placement = &start.placement;
+    placement.apply();
+    let WorkerSpec {
+        specs,
+        mut resource_handles,
+        index,
+    } = worker_spec;
+    // Instances that share a thread are of one device, and with it of one policy.
+    let policy = specs.first().map_or("", |spec| &spec.host_policy);
+    if let Err(error) = placement.host_policies.bind_current_thread(policy) {
+        // Failure: the starter is gone, and with it the interest.
+        let _ = ready.send(Err(error));
+        return;
+    }
+    let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(specs.len());
+    for (place, spec) in specs.iter().enumerate() {
+        if let Err(error) = start.create(spec, resource_handles.get_mut(place), &mut instances) {
+            drop_instances(instances);
+            // Failure: the starter is gone, and with it the interest.
+            let _ = ready.send(Err(error));
+            return;
+        }
+    }
+    let spin = if placement.spins {
+        Spin::up_to(SPIN_MAX_NS)
+    } else {
+        Spin::OFF
+    };
+    let checks = instances
+        .iter()
+        .filter_map(|instance| instance.readiness_check());
+    let _ = ready.send(Ok(checks.collect()));
+    let sequence_inputs =
+        index.and_then(|core| SequenceInputs::new(&start.version, core, instances.len()));
+    // The samples' bytes are needed no more.
+    drop(start);
+    match index {
+        Some(index) if ordered.recv().is_ok() => {
+            let worker = queue.worker(index, spin);
+            serve(
+                queue,
+                worker,
+                &mut instances,
+                &mut resource_handles,
+                sequence_inputs,
+            );
+        }
+        // Others were made beside a failure.
+        Some(_) => {}
+        // Passive: kept, never asked.
+        None => while ordered.recv().is_ok() {},
+    }
+    drop_instances(instances);
+}
+
+impl WorkerStart {
+    /// Makes an instance and warms it up.
+    fn create(
+        &self,
+        spec: &InstanceSpec,
+        mut resources: Option<&mut ResourceHandle>,
+        instances: &mut Vec<Box<dyn Instance>>,
+    ) -> Result<(), Error> {
+        let created = catch_unwind(AssertUnwindSafe(|| {
+            Arc::clone(&self.model).create_instance(spec.clone())
+        }));
+        let mut instance = created.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        let warmed_up = if spec.is_passive {
+            Ok(())
+        } else {
+            let mut pending = PendingResponses::default();
+            self.warm_up.run(&self.version, &spec.name, |batch| {
+                if let Some(resources) = &mut resources {
+                    resources.acquire();
+                }
+                execute(&mut *instance, batch, &mut pending);
+                if let Some(resources) = &mut resources {
+                    resources.release_after_warm_up();
+                }
+            })
+        };
+        // Kept also if that failed, to be dropped with the others.
+        instances.push(instance);
+        warmed_up
+    }
+}
+
+/// Executes batches until the queue is closed and drained, or lets this core go. Several instances
+/// take turns, unless the batch says which it is for.
+fn serve(
+    queue: &Arc<ModelQueue>,
+    mut worker: conch_sync::Worker,
+    instances: &mut [Box<dyn Instance>],
+    resource_handles: &mut [ResourceHandle],
+    mut sequence_inputs: Option<SequenceInputs>,
+) {
+    let mut output: SchedulerOutput<OwnedRequest> = SchedulerOutput::default();
+    let mut pending = PendingResponses::default();
+    let mut next = 0;
+    loop {
+        // A batch of sequences is one instance's alone: it is formed first, then waits for the
+        // instance's turn.
+        let resources = match sequence_inputs {
+            None => resource_handles.get_mut(next),
+            Some(_) => None,
+        };
+        if !queue.next(&mut worker, resources, &mut output, &mut pending) {
+            break;
+        }
+        if let Some(sequence_inputs) = &mut sequence_inputs {
+            sequence_inputs.prepare(&mut output);
+            next = output.instance;
+            if let Some(resources) = resource_handles.get_mut(next) {
+                resources.acquire();
+            }
+        }
+        if let Some(instance) = instances.get_mut(next) {
+            execute(&mut **instance, &mut output.batch, &mut pending);
+        }
+        if (resource_handles.len() > 1 || sequence_inputs.is_some())
+            && let Some(resources) = resource_handles.get_mut(next)
+        {
+            // The next turn is another instance's.
+            resources.release(true);
+        }
+        next = (next + 1) % instances.len().max(1);
+    }
+}
+
+/// One execution. A panic in the backend's adapter fails what is left of the batch, not the core.
+fn execute(instance: &mut dyn Instance, batch: &mut Batch, pending: &mut PendingResponses) {
+    if request_log::is_shown() {
+        for live in batch.iter().filter(|live| !live.is_null) {
+            let id = &live.shared().id;
+            request_log::log_change(id, RequestState::Pending, RequestState::Executing);
+        }
+    }
+    let executed = catch_unwind(AssertUnwindSafe(|| instance.execute(batch, pending)));
+    if !batch.is_empty() {
+        let error = match executed {
+            Ok(()) => Error::internal("the instance left the request unanswered"),
+            Err(panic) => panicked(&*panic),
+        };
+        conch_log::error!("an execution failed: {}", error.message);
+        for live in batch.drain(..) {
+            refuse(live, FailureReason::Other, error.clone(), pending);
+        }
+    } else if let Err(panic) = executed {
+        conch_log::error!("an execution failed: {}", panicked(&*panic).message);
+    }
+    pending.flush();
+}
+
+/// Drops one by one, so that a panic in one does not keep the others.
+fn drop_instances(instances: Vec<Box<dyn Instance>>) {
+    for instance in instances {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(instance))) {
+            conch_log::error!("an instance failed to end: {}", panicked(&*panic).message);
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let words = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::internal(format!(
+        "panic in the backend: {}",
+        words.unwrap_or("without a message")
+    ))
+}
+
+/// At most 15 bytes, the system's limit; the end of an instance's name tells it from the others.
+pub(super) fn thread_name(instance: &str) -> String {
+    const NAME_BYTES_MAX: usize = 15;
+    let mut start = instance.len().saturating_sub(NAME_BYTES_MAX);
+    while !instance.is_char_boundary(start) {
+        start += 1;
+    }
+    instance[start..].replace('\0', "")
+}

@@ -1,0 +1,43 @@
+//! The optional features of a request, beside what it says: most requests have none of them.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+
+use conch_memory::Budget;
+
+use crate::Credits;
+use crate::request::ensemble_run::EnsembleRun;
+use crate::request::response_turn::ResponseTurn;
+use crate::shared_memory::RequestRegions;
+
+/// Set by the caller in a [`crate::Draft`], completed by admission, and read by the feature's own
+/// code through the request's [`crate::RequestContext`].
+#[derive(Default)]
+pub struct RequestFeatures {
+    /// What each response but the final one is paid with: bounds the responses on their way, where
+    /// the model may send many and a slow reader may read them.
+    pub credits: Option<Arc<Credits>>,
+    /// If a one-to-one model sends several responses, the first is the answer and the others are
+    /// dropped; else they are an error. Set for requests of streams.
+    pub takes_first: bool,
+    /// The registered memory that inputs lie in and outputs are wanted in, until the final response
+    /// has left.
+    pub regions: Option<Arc<RequestRegions>>,
+    /// What its responses are charged to; none: the process.
+    pub budget: Option<Arc<Budget>>,
+    /// In front of the receiver, under preserve-ordering.
+    pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
+    /// The same object as the request's completion, if the model has a cache.
+    pub(crate) deposit: Option<Arc<dyn Any + Send + Sync>>,
+    /// What became of it, if its model is an ensemble.
+    pub(crate) run: OnceLock<Weak<dyn EnsembleRun>>,
+}
+
+impl fmt::Debug for RequestFeatures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestFeatures")
+            .field("takes_first", &self.takes_first)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! Outputs of responses: what `TRITONBACKEND_Output*` points to. Part of their response, and used
+//! like it by one thread at a time.
+
+use std::ffi::{CStr, CString, c_void};
+use std::sync::Arc;
+
+use conch_abi as abi;
+use conch_config::DataType;
+use conch_engine::flow_control::credits::{SMALL_OUTPUT_BYTES, SMALL_OUTPUT_COUNT};
+use conch_engine::shared_memory::RequestRegions;
+use conch_engine::{Code, Error, Output, RequestContext, Shape};
+use conch_memory::{Block, Budget, ByteView, Charge, MemoryKind};
+
+use super::facts::ModelFacts;
+use crate::boundary::{HandleTag, c_string, handles};
+use crate::embed::{PlacedBuffer, RequestAllocator};
+use crate::objects::{BufferAttributes, BufferPlace};
+
+handles! {
+    TRITONBACKEND_Output => BackendOutput, "output", tagged;
+}
+
+/// One output under construction.
+#[repr(C)]
+pub(crate) struct BackendOutput {
+    tag: HandleTag<abi::TRITONBACKEND_Output>,
+    facts: Arc<ModelFacts>,
+    name: Arc<str>,
+    c_name: OutputName,
+    data_type: DataType,
+    shape: Shape,
+    buffer: Option<OutputBuffer>,
+    attributes: BufferAttributes,
+    /// Whose buffers to use: the embedder's, if one asked.
+    allocator: Option<RequestAllocator>,
+    /// Where the client may want it.
+    usage: Option<Arc<RequestRegions>>,
+    /// What its bytes are charged to; none: the process.
+    budget: Option<Arc<Budget>>,
+    /// The request's credits bound it while it is small.
+    has_credits: bool,
+}
+
+/// An output's name in C's form.
+enum OutputName {
+    /// Of the model's output with this index.
+    Configured(usize),
+    Other(CString),
+}
+
+/// Where an output's bytes are written.
+enum OutputBuffer {
+    Pooled(Block),
+    Placed(Arc<PlacedBuffer>),
+    /// In memory that the client shares.
+    Shared(ByteView),
+}
+
+/// A buffer as the backend gets it.
+pub(crate) struct GrantedBuffer {
+    pub(crate) address: *mut c_void,
+    pub(crate) memory_type: u32,
+    pub(crate) memory_type_id: i64,
+}
+
+impl BackendOutput {
+    /// An output without bytes: the one with this index of a response to the request of `origin`.
+    pub(super) fn new(
+        facts: &Arc<ModelFacts>,
+        origin: &RequestContext,
+        allocator: Option<RequestAllocator>,
+        index: usize,
+        (name, data_type, shape): (&str, DataType, &[i64]),
+    ) -> BackendOutput {
+        let (shared_name, c_name) = match facts.find_output(name) {
+            Some((index, known)) => (Arc::clone(known), OutputName::Configured(index)),
+            None => (Arc::from(name), OutputName::Other(c_string(name))),
+        };
+        BackendOutput {
+            tag: HandleTag::new(),
+            facts: Arc::clone(facts),
+            name: shared_name,
+            c_name,
+            data_type,
+            shape: facts.output_shape(name, shape),
+            buffer: None,
+            attributes: BufferAttributes::default(),
+            allocator,
+            usage: origin.features.regions.clone(),
+            budget: origin.features.budget.clone(),
+            has_credits: origin.features.credits.is_some() && index < SMALL_OUTPUT_COUNT,
+        }
+    }
+
+    /// Gives everything up but the memory, which is no handle of anything any more.
+    pub(super) fn clear(&mut self) {
+        self.tag = HandleTag::none();
+        self.buffer = None;
+        self.usage = None;
+        self.budget = None;
+    }
+
+    pub(crate) fn c_name(&self) -> &CStr {
+        match &self.c_name {
+            OutputName::Other(name) => name,
+            OutputName::Configured(index) => self
+                .facts
+                .output_name(*index)
+                .map_or(c"", CString::as_c_str),
+        }
+    }
+
+    pub(crate) fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    pub(crate) fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    pub(crate) fn attributes(&self) -> &BufferAttributes {
+        &self.attributes
+    }
+
+    /// Gives memory for the output's bytes: the client's own if it shares some, from the pool, or
+    /// by the embedder's allocator (to which `wanted` is a wish). The backend writes them before it
+    /// sends.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room, INTERNAL if the
+    /// client's memory has none; the allocator's own.
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: u64,
+        wanted: (u32, i64),
+    ) -> Result<GrantedBuffer, Error> {
+        if self.buffer.is_some() {
+            let message = format!("allocated buffer for output '{}' already exists", self.name);
+            return Err(Error::new(Code::AlreadyExists, message));
+        }
+        let refused = || {
+            Error::unavailable(format!(
+                "failed to allocate {bytes} bytes for output '{}': over the memory limit",
+                self.name
+            ))
+        };
+        let size = usize::try_from(bytes).map_err(|_| refused())?;
+        if let Some(allocator) = &self.allocator {
+            let placed = allocator.place(self.c_name(), size, wanted)?;
+            let place = placed.place_of_buffer();
+            self.attributes = place.into();
+            let granted = GrantedBuffer {
+                address: placed.buffer(),
+                memory_type: place.memory_type,
+                memory_type_id: place.memory_type_id,
+            };
+            self.buffer = Some(OutputBuffer::Placed(placed));
+            return Ok(granted);
+        }
+        if let Some(usage) = &self.usage {
+            let alignment = self.data_type.element_bytes().unwrap_or(1);
+            if let Some(view) = usage.place(&self.name, size, alignment)? {
+                let place = BufferPlace::of_view(&view);
+                self.attributes = place.into();
+                let granted = GrantedBuffer {
+                    address: view.as_ptr().cast_mut().cast(),
+                    memory_type: place.memory_type,
+                    memory_type_id: place.memory_type_id,
+                };
+                self.buffer = Some(OutputBuffer::Shared(view));
+                return Ok(granted);
+            }
+        }
+        let budget = self.budget.as_ref().unwrap_or(&self.facts.budget);
+        let mut charge = Charge::empty(budget);
+        if !self.has_credits || bytes > SMALL_OUTPUT_BYTES {
+            charge.cover(bytes).map_err(|_| refused())?;
+        }
+        // The backend may leave gaps: no bytes of another model show through them.
+        let pool = &self.facts.pool;
+        let block = pool.try_take_for(self.facts.owner, size);
+        let mut block = block.map_err(|_| refused())?;
+        block.set_charge(charge);
+        block.advance(size);
+        self.attributes = BufferAttributes::default();
+        self.attributes.store(bytes, MemoryKind::Cpu as u32, 0);
+        let address = block.as_mut_ptr().cast();
+        self.buffer = Some(OutputBuffer::Pooled(block));
+        // Whatever the backend prefers: outputs leave through sockets, so they lie in host memory.
+        Ok(GrantedBuffer {
+            address,
+            memory_type: MemoryKind::Cpu as u32,
+            memory_type_id: 0,
+        })
+    }
+
+    /// The output as clients see it. What is left is only good for another output.
+    pub(super) fn freeze(&mut self) -> Output {
+        let data = match self.buffer.take() {
+            None => ByteView::empty(),
+            Some(OutputBuffer::Pooled(block)) => ByteView::from(block),
+            Some(OutputBuffer::Placed(placed)) => PlacedBuffer::freeze(placed),
+            Some(OutputBuffer::Shared(view)) => view,
+        };
+        Output {
+            name: Arc::clone(&self.name),
+            data_type: self.data_type,
+            shape: std::mem::take(&mut self.shape),
+            data,
+        }
+    }
+}
