@@ -86,7 +86,8 @@ fn number(value: &[u8]) -> Result<usize, String> {
 pub fn binary_reply_head(reply: &mut Vec<u8>, tensor_bytes: usize) {
     let json = format!(
         "{{\"model_name\":\"{MODEL}\",\"model_version\":\"1\",\"outputs\":[{{\"name\":\"OUTPUT0\",\
-         \"datatype\":\"FP32\",\"shape\":[1,{}],\"parameters\":{{\"binary_data_size\":{tensor_bytes}}}}}]}}",
+         \"datatype\":\"FP32\",\"shape\":[1,{}],\
+         \"parameters\":{{\"binary_data_size\":{tensor_bytes}}}}}]}}",
         tensor_bytes / 4
     );
     reply.clear();

@@ -5,7 +5,6 @@ A block is what braces enclose and is executed: no literal of a struct, no patte
 
 import re
 
-TEST_MODULE = re.compile(r"#\[cfg\((?:test|any\(test[^\]]*|all\(test[^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*)*mod\s+\w+\s*\{")
 LITERAL = re.compile(r"(?:^|[^\w])(?:[A-Z]\w*|Self)(?:::\w+)*(?:::<[^>]*>)?$")
 CONTROL = re.compile(r"\b(?:if|while|match|for|impl|else|loop|in)\b[^{};]*$")
 TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|b?r(?P<marks>\#*)".*?"(?P=marks)|b?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^\\'\n])'""", re.S)
@@ -17,16 +16,15 @@ def blank(text):
 
 
 def functions(text):
-    """Yields (name, first line, count of lines, depth of its deepest block, whether it is of a test module)."""
+    """Yields (name, first line, count of lines, depth of its deepest block)."""
     text = blank(text)
-    tests = [(match.start(), _end(text, match.end() - 1)) for match in TEST_MODULE.finditer(text)]
     for match in re.finditer(r"\bfn\s+(\w+)", text):
         start = _body(text, match.end())
         if start is None:
             continue
         end, depth = _walk(text, start)
         first, last = (text.count("\n", 0, position) + 1 for position in (match.start(), end))
-        yield match[1], first, last - first + 1, depth, any(begin < match.start() < stop for begin, stop in tests)
+        yield match[1], first, last - first + 1, depth
 
 
 def _body(text, position):
@@ -62,7 +60,3 @@ def _walk(text, position):
                 break
         position += 1
     return position, deepest - 1
-
-
-def _end(text, position):
-    return _walk(text, position)[0]

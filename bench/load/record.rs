@@ -55,8 +55,10 @@ impl Record {
             .map(|(reason, count)| format!("\"{count} x {}\"", reason.escape_default()))
             .collect();
         format!(
-            "{{\"offered_per_second\":{rate},\"answered_per_second\":{:.1},\"count\":{},\"p50_us\":{:.1},\"p99_us\":{:.1},\
-             \"p999_us\":{:.1},\"max_us\":{:.1},\"failed\":{},\"lost_connections\":{},\"reasons\":[{}]}}",
+            "{{\"offered_per_second\":{rate},\"answered_per_second\":{:.1},\"count\":{},\
+             \"p50_us\":{:.1},\"p99_us\":{:.1},\
+             \"p999_us\":{:.1},\"max_us\":{:.1},\"failed\":{},\"lost_connections\":{},\
+             \"reasons\":[{}]}}",
             self.latencies_ns.len() as f64 / measured.as_secs_f64(),
             self.latencies_ns.len(),
             quantile(0.5),

@@ -31,7 +31,8 @@ instance_group [ { count: 2 kind: KIND_CPU } ]
 dynamic_batching {
   preferred_batch_size: [ 8, 16, 32 ]
   max_queue_delay_microseconds: 500
-  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 100000 max_queue_size: 1000 }
+  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 100000
+    max_queue_size: 1000 }
 }
 parameters { key: "intra_op_thread_count" value { string_value: "2" } }
 parameters { key: "graph_optimization_level" value { string_value: "1" } }
@@ -115,7 +116,9 @@ fn wait<T>(waker: &Waker, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> 
 /// A request with one binary FP32[1,16], as clients send it: head, and JSON with the tensor behind
 /// it.
 fn http(criterion: &mut Criterion) {
-    let json = br#"{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,16],"parameters":{"binary_data_size":64}}],"parameters":{"binary_data_output":true}}"#;
+    let json = b"{\"inputs\":[{\"name\":\"INPUT0\",\"datatype\":\"FP32\",\"shape\":[1,16],\
+         \"parameters\":{\"binary_data_size\":64}}],\
+         \"parameters\":{\"binary_data_output\":true}}";
     let mut body = json.to_vec();
     body.extend_from_slice(&[0; 64]);
     let head = format!(

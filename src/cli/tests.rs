@@ -225,6 +225,10 @@ fn refuses_with_a_reason() {
     ] {
         assert_eq!(reason(line), expected, "{line}");
     }
+}
+
+#[test]
+fn settings_are_refused_with_a_reason() {
     for (line, expected) in [
         (
             "--host-policy=p",

@@ -10,16 +10,24 @@ use crate::{
 /// Configurations that together use every construct of the text format.
 const SEEDS: [&str; 3] = [
     r#"name: "m" backend: "python" max_batch_size: 0x8 # comment
-input [ { name: "a" data_type: TYPE_FP32 dims: [ 3, -1 ] reshape: < shape: [ 1, 3, -1 ] > }, { name: 'b' "c" data_type: 13 dims: 1; } ]
+input [ { name: "a" data_type: TYPE_FP32 dims: [ 3, -1 ] reshape: < shape: [ 1, 3, -1 ] > }, {
+  name: 'b' "c" data_type: 13 dims: 1; } ]
 output { name: "o" data_type: TYPE_INT64 dims: [ 017 ] }
-dynamic_batching { preferred_batch_size: [ 1, 2 ] priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 2 value { max_queue_size: 3 } } }
-instance_group [ { kind: KIND_CPU count: 2 } ] parameters: { key: "\303\251\n\x41\u00e9", value: { string_value: "v" } }"#,
-    r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 }
-ensemble_scheduling { step [ { model_name: "p" model_version: -1 input_map { key: "i" value: "x" } output_map { key: "o" value: "t" } },
+dynamic_batching { preferred_batch_size: [ 1, 2 ] priority_levels: 2 default_priority_level: 1
+  priority_queue_policy { key: 2 value { max_queue_size: 3 } } }
+instance_group [ { kind: KIND_CPU count: 2 } ] parameters: { key: "\303\251\n\x41\u00e9", value:
+  { string_value: "v" } }"#,
+    r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y"
+  data_type: TYPE_FP32 dims: 1 }
+ensemble_scheduling { step [ { model_name: "p" model_version: -1 input_map { key: "i" value: "x"
+  } output_map { key: "o" value: "t" } },
 { model_name: "q" input_map { key: "i" value: "t" } output_map { key: "o" value: "y" } } ] }"#,
-    r#"backend: "b" sequence_batching { direct { minimum_slot_utilization: .5e0f } max_sequence_idle_microseconds: 5
-control_input [ { name: "S" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -inf, nan ] bool_false_true: [ t, False ] } ] } ]
-state { initial_state { zero_data: true dims: [ 2 ] } } } version_policy: { all { } } model_metrics { metric_control { histogram_options { buckets: [ 1, 2.5e-3 ] } } }"#,
+    r#"backend: "b" sequence_batching { direct { minimum_slot_utilization: .5e0f }
+  max_sequence_idle_microseconds: 5
+control_input [ { name: "S" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -inf, nan
+  ] bool_false_true: [ t, False ] } ] } ]
+state { initial_state { zero_data: true dims: [ 2 ] } } } version_policy: { all { } }
+  model_metrics { metric_control { histogram_options { buckets: [ 1, 2.5e-3 ] } } }"#,
 ];
 
 /// Seeds that once failed, of each loop.

@@ -286,7 +286,8 @@ mod tests {
                 "instance_group [ { kind: KIND_CPU count: 3 }, { kind: KIND_MODEL }, \
                  { name: \"n\" count: -2 } ]",
                 &[],
-                r#"{ name: "m_0" kind: KIND_CPU count: 3 }, { name: "m_1" kind: KIND_MODEL count: 1 }, { name: "n" kind: KIND_CPU count: 1 }"#,
+                r#"{ name: "m_0" kind: KIND_CPU count: 3 }, { name: "m_1" kind: KIND_MODEL count:
+                   1 }, { name: "n" kind: KIND_CPU count: 1 }"#,
             ),
             (
                 "instance_group { kind: KIND_GPU count: 2 }",

@@ -58,7 +58,8 @@ mod tests {
     #[test]
     fn only_what_may_be_proposed_is_taken() {
         let pinned = "optimization \
-                      { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
+                      { input_pinned_memory { enable: true } \
+                      output_pinned_memory { enable: true } }";
         let rest = format!("version_policy {{ latest {{ num_versions: 1 }} }} {pinned}");
         // Configuration, proposal, result or error.
         let table: &[(&str, &str, Result<&str, &str>)] = &[

@@ -60,7 +60,8 @@ mod tests {
     use crate::parse_text;
 
     const PINNED: &str = "optimization \
-                          { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
+                          { input_pinned_memory { enable: true } \
+                          output_pinned_memory { enable: true } }";
 
     #[test]
     fn defaults_are_written_into_the_message() {

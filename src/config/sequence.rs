@@ -202,7 +202,8 @@ mod tests {
         );
         let direct = facts(
             "max_batch_size: 3 sequence_batching \
-             { direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 7 } iterative_sequence: true max_sequence_idle_microseconds: 9 } \
+             { direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 7 } \
+             iterative_sequence: true max_sequence_idle_microseconds: 9 } \
              parameters { key: 'CONCH_SEQUENCE_QUEUE_MAX' value { string_value: '5' } } parameters \
              { key: 'CONCH_SEQUENCE_BACKLOG_MAX' value { string_value: '0' } }",
         )
@@ -242,10 +243,14 @@ mod tests {
     fn controls_have_the_configured_values() {
         let controls = facts(
             "sequence_batching { \
-             control_input { name: 'S' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ -1, 258 ] } } \
-             control_input { name: 'E' control { kind: CONTROL_SEQUENCE_END fp32_false_true: [ 0, 1 ] } } \
-             control_input { name: 'R' control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ true, false ] } } \
-             control_input { name: 'C' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }",
+             control_input { name: 'S' \
+             control { kind: CONTROL_SEQUENCE_START int32_false_true: [ -1, 258 ] } } \
+             control_input { name: 'E' \
+             control { kind: CONTROL_SEQUENCE_END fp32_false_true: [ 0, 1 ] } } \
+             control_input { name: 'R' \
+             control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ true, false ] } } \
+             control_input { name: 'C' \
+             control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }",
         )
         .unwrap()
         .controls;

@@ -108,11 +108,15 @@ dynamic_batching {
   preserve_ordering: false
   priority_levels: 3
   default_priority_level: 2
-  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 1000000 allow_timeout_override: true max_queue_size: 128 }
-  priority_queue_policy { key: 3 value: { timeout_action: DELAY default_timeout_microseconds: 5 } }
+  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 1000000
+    allow_timeout_override: true max_queue_size: 128 }
+  priority_queue_policy { key: 3 value: { timeout_action: DELAY default_timeout_microseconds: 5 }
+    }
 }
-instance_group [ { count: 4 kind: KIND_CPU host_policy: "near" }, { name: "spare" kind: KIND_MODEL passive: true } ]
-parameters: { key: "EXECUTION_ENV_PATH", value: { string_value: "$$TRITON_MODEL_DIRECTORY/env.tar.gz" } }
+instance_group [ { count: 4 kind: KIND_CPU host_policy: "near" }, { name: "spare" kind:
+  KIND_MODEL passive: true } ]
+parameters: { key: "EXECUTION_ENV_PATH", value: { string_value:
+  "$$TRITON_MODEL_DIRECTORY/env.tar.gz" } }
 parameters: { key: "threads", value: { string_value: "2" } }
 metric_tags { key: "team" value: "search" }
 version_policy: { specific: { versions: [ 3, 1 ] } }
@@ -205,8 +209,10 @@ fn a_ragged_model_with_batch_tensors() {
 backend: "custom" max_batch_size: 16 dynamic_batching { } response_cache { enable: true }
 input { name: "TOKENS" data_type: TYPE_INT32 dims: -1 allow_ragged_batch: true }
 output { name: "VECTORS" data_type: TYPE_FP32 dims: [ -1, 768 ] }
-batch_input [ { kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO target_name: "OFFSETS" data_type: TYPE_INT32 source_input: "TOKENS" } ]
-batch_output [ { target_name: "VECTORS" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "TOKENS" } ]
+batch_input [ { kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO target_name: "OFFSETS" data_type:
+  TYPE_INT32 source_input: "TOKENS" } ]
+batch_output [ { target_name: "VECTORS" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input:
+  "TOKENS" } ]
 version_policy { all { } }
 "#,
         false,
@@ -246,13 +252,15 @@ input [{name: "INPUT", data_type: TYPE_FP16, dims: [80, -1]}]
 output [{name: "OUTPUT", data_type: TYPE_FP16, dims: [512]}]
 sequence_batching {
   max_sequence_idle_microseconds: 5000000
-  oldest { max_candidate_sequences: 4 preferred_batch_size: [ 2, 4 ] max_queue_delay_microseconds: 100 }
+  oldest { max_candidate_sequences: 4 preferred_batch_size: [ 2, 4 ]
+    max_queue_delay_microseconds: 100 }
   control_input [
     { name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] },
     { name: "READY" control [ { kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ] } ] },
     { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
   ]
-  state [ { input_name: "H_IN" output_name: "H_OUT" data_type: TYPE_FP16 dims: [ 512 ] initial_state { data_type: TYPE_FP16 dims: [ 512 ] zero_data: true name: "zero" } } ]
+  state [ { input_name: "H_IN" output_name: "H_OUT" data_type: TYPE_FP16 dims: [ 512 ]
+    initial_state { data_type: TYPE_FP16 dims: [ 512 ] zero_data: true name: "zero" } } ]
 }
 "#,
         false,
@@ -270,8 +278,10 @@ input [ { name: "IMAGE" data_type: TYPE_UINT8 dims: [ -1 ] } ]
 output [ { name: "LABEL" data_type: TYPE_STRING dims: [ 1 ] } ]
 ensemble_scheduling {
   step [
-    { model_name: "decode" model_version: -1 input_map { key: "raw" value: "IMAGE" } output_map { key: "pixels" value: "pixels" } },
-    { model_name: "classify" model_version: -1 input_map { key: "input" value: "pixels" } output_map { key: "label" value: "LABEL" } }
+    { model_name: "decode" model_version: -1 input_map { key: "raw" value: "IMAGE" } output_map {
+      key: "pixels" value: "pixels" } },
+    { model_name: "classify" model_version: -1 input_map { key: "input" value: "pixels" }
+      output_map { key: "label" value: "LABEL" } }
   ]
 }
 "#,
@@ -294,7 +304,10 @@ fn a_partial_configuration_waits_for_its_backend() {
         "model input 'a' must specify 'data_type' for m"
     );
 
-    let proposal = r#"{"max_batch_size":4,"input":[{"name":"a","data_type":"TYPE_FP32","dims":[2]}],"output":[{"name":"o","data_type":"TYPE_FP32","dims":[2]}],"dynamic_batching":{}}"#;
+    let proposal = concat!(
+        r#"{"max_batch_size":4,"input":[{"name":"a","data_type":"TYPE_FP32","dims":[2]}],"#,
+        r#""output":[{"name":"o","data_type":"TYPE_FP32","dims":[2]}],"dynamic_batching":{}}"#
+    );
     let merged = merge_proposal(&partial.message, from_json(proposal).unwrap()).unwrap();
     let model = ResolvedConfig::from_message(merged).unwrap();
     assert_eq!(model.inputs, [tensor("a", DataType::Fp32, &[2])]);

@@ -148,11 +148,13 @@ mod tests {
              { name: 'skipped' count: 3 inputs { key: 'a' value { dims: -1 } } }
              \
              model_warmup \
-             { name: 'one' batch_size: 2 inputs { key: 'b' value { data_type: TYPE_FP32 dims: [ 2, 3 ] random_data: true } }
+             { name: 'one' batch_size: 2 \
+             inputs { key: 'b' value { data_type: TYPE_FP32 dims: [ 2, 3 ] random_data: true } }
                inputs { key: 'a' value { data_type: TYPE_STRING dims: 1 random_data: true } } }
              \
              model_warmup \
-             { name: 'two' batch_size: 1 count: 4 inputs { key: 'c' value { data_type: TYPE_INT8 zero_data: false } }
+             { name: 'two' batch_size: 1 count: 4 \
+             inputs { key: 'c' value { data_type: TYPE_INT8 zero_data: false } }
                inputs { key: 'd' value { data_type: TYPE_INT8 dims: 0 input_data_file: 'raw' } } }",
         )
         .unwrap();

@@ -195,7 +195,11 @@ mod tests {
         ];
         assert_eq!(
             index(&rows),
-            r#"[{"name":"m","version":"1","state":"READY"},{"name":"m","version":"2","state":"UNAVAILABLE","reason":"because"},{"name":"m","state":"UNAVAILABLE","reason":"twice"},{"name":"m"}]"#
+            concat!(
+                r#"[{"name":"m","version":"1","state":"READY"},{"name":"m","version":"2","#,
+                r#""state":"UNAVAILABLE","reason":"because"},{"name":"m","#,
+                r#""state":"UNAVAILABLE","reason":"twice"},{"name":"m"}]"#
+            )
         );
         assert_eq!(index(&[]), "[]");
         let metadata = ModelMetadata {
@@ -211,18 +215,20 @@ mod tests {
         };
         assert_eq!(
             model_metadata(&metadata),
-            r#"{"name":"m","versions":["1","3"],"platform":"identity","inputs":[{"name":"IN","datatype":"FP32","shape":[-1,16]}],"outputs":[]}"#
+            concat!(
+                r#"{"name":"m","versions":["1","3"],"platform":"identity","#,
+                r#""inputs":[{"name":"IN","datatype":"FP32","shape":[-1,16]}],"outputs":[]}"#
+            )
         );
     }
 
-    #[test]
-    fn statistics_are_objects_and_lists() {
-        assert_eq!(statistics(&[]), r#"{"model_stats":[]}"#);
+    /// Numbers that differ from their neighbours.
+    fn numbers() -> ModelStatistics {
         let tally = |count| CountAndTime {
             count,
             duration_ns: count * 10,
         };
-        let model = ModelStatistics {
+        ModelStatistics {
             name: "m".into(),
             version: 2,
             last_inference_ms: 5,
@@ -260,7 +266,12 @@ mod tests {
                 id: -1,
                 bytes: 9,
             }],
-        };
+        }
+    }
+
+    #[test]
+    fn statistics_are_objects_and_lists() {
+        assert_eq!(statistics(&[]), r#"{"model_stats":[]}"#);
         let pair =
             |name: &str, count: u64| format!(r#""{name}":{{"count":{count},"ns":{}}}"#, count * 10);
         let object = |names: &[&str]| {
@@ -273,8 +284,10 @@ mod tests {
         };
         let expected = format!(
             concat!(
-                r#"{{"model_stats":[{{"name":"m","version":"2","last_inference":5,"inference_count":6,"execution_count":7,"#,
-                r#""inference_stats":{{{}}},"response_stats":{{"0":{{{}}}}},"batch_stats":[{{"batch_size":4,{}}}],"#,
+                r#"{{"model_stats":[{{"name":"m","version":"2","last_inference":5,"#,
+                r#""inference_count":6,"execution_count":7,"#,
+                r#""inference_stats":{{{}}},"response_stats":{{"0":{{{}}}}},"#,
+                r#""batch_stats":[{{"batch_size":4,{}}}],"#,
                 r#""memory_usage":[{{"type":"CPU_PINNED","id":-1,"byte_size":9}}]}}]}}"#
             ),
             object(&[
@@ -297,6 +310,6 @@ mod tests {
             ]),
             object(&["compute_input", "compute_infer", "compute_output"]),
         );
-        assert_eq!(statistics(&[model]), expected);
+        assert_eq!(statistics(&[numbers()]), expected);
     }
 }

@@ -319,7 +319,7 @@ impl Frontend {
         for (_, acceptor) in &mut self.acceptors {
             acceptor.stop();
         }
-        // Before the shards: a poke to one that has ended would look like a hang.
+        // Before the shards: a heartbeat to one that has ended would look like a hang.
         drop(self.watchdog.take());
         let mut outcome = Ok(());
         for shard in self.shards.drain(..) {

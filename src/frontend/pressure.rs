@@ -1,5 +1,5 @@
 //! Pressure on what all connections share: bytes and places. The watchdog looks at it ten times per
-//! second and leaves orders, which the shards carry out when it pokes them.
+//! second and leaves orders, which the shards carry out when its heartbeat arrives.
 //!
 //! Bytes: while more are used than should be, connections are dropped that hold bytes and have not
 //! moved for a while, from those that hold most on. A shard knows its own alone, so it tells what

@@ -1,10 +1,9 @@
-//! The thread that keeps the shards honest.
+//! The thread that watches the shards.
 //!
-//! Ten times per second it pokes each shard: the shard then ends connections that stalled, and by
-//! answering shows that it turns. A poke wakes the shard's executor even if it sleeps on tasks that
-//! are ready: such a sleep lasts no longer than the poke's period. A shard with no connection and
-//! no request has nothing to look after, and is poked once per second: each poke costs a wake-up,
-//! also on a machine that is to do nothing.
+//! Ten times per second it sends each shard a heartbeat: the shard then ends connections that
+//! stalled, and by answering shows that it runs. A heartbeat wakes the shard's executor even if it
+//! sleeps with tasks that are ready: such a sleep lasts no longer than the period. A shard with no
+//! connection and no request gets one per second: each costs a wake-up, also on an idle machine.
 //!
 //! Each time it also looks how long the shard waited for its CPU, lets a shard that starves run
 //! elsewhere (see [`crate::starvation`]), and has new connections go to the others.
@@ -26,10 +25,10 @@ use crate::starvation::{AffinityStep, StarvationFinding, StarvationPolicy, Threa
 use crate::{FrontendOptions, ShardAffinity};
 
 const PERIOD: Duration = LOOK_PERIOD;
-/// Pokes without an answer before an alarm: one second. A shard turn is meant to last at most 500
-/// us.
+/// Heartbeats without an answer before an alarm: one second. A shard turn is meant to last at most
+/// 500 us.
 const PATIENCE: u32 = 10;
-/// Of so many pokes a quiet shard gets one.
+/// Of so many heartbeats a quiet shard gets one.
 const QUIET_EVERY: u32 = 10;
 /// Three numbers below 2^64.
 const SCHEDSTAT_BYTES: usize = 80;
@@ -215,7 +214,7 @@ impl WatchedShard {
         if self.link.send_heartbeat() {
             if self.missed_count >= PATIENCE {
                 log::warning!(
-                    "shard {index} turns again after {} missed pokes",
+                    "shard {index} turns again after {} missed heartbeats",
                     self.missed_count
                 );
             }

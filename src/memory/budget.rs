@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::share::ClientShare;
 use crate::total::{
-    BudgetExhausted, ClientId, Holder, RESERVE_PART, SMALL_BYTES_MIN, STEP_BYTES, Total,
+    BudgetExhausted, ClientId, ConnectionUsage, RESERVE_PART, SMALL_BYTES_MIN, STEP_BYTES, Total,
 };
 
 /// Whom bytes are charged to.
@@ -36,11 +36,11 @@ impl Budget {
         })
     }
 
-    /// What `holder` charges on behalf of `client`.
-    pub fn share(&self, holder: &Arc<Holder>, client: ClientId) -> Arc<Budget> {
+    /// What the connection of `usage` charges on behalf of `client`.
+    pub fn share(&self, usage: &Arc<ConnectionUsage>, client: ClientId) -> Arc<Budget> {
         Arc::new(Budget {
             total: Arc::clone(&self.total),
-            share: Some(ClientShare::new(holder, client)),
+            share: Some(ClientShare::new(usage, client)),
         })
     }
 
@@ -83,7 +83,7 @@ impl Budget {
     /// Notes that `bytes` were received or taken by the peer: the connection moves.
     pub fn note_moved(&self, bytes: usize) {
         if let Some(share) = &self.share {
-            share.holder().note_moved(bytes as u64);
+            share.usage().note_moved(bytes as u64);
         }
     }
 
@@ -108,8 +108,8 @@ impl Budget {
         }
     }
 
-    fn holder(&self) -> Option<&Holder> {
-        self.share.as_ref().map(ClientShare::holder)
+    fn usage(&self) -> Option<&ConnectionUsage> {
+        self.share.as_ref().map(ClientShare::usage)
     }
 }
 
@@ -176,18 +176,18 @@ impl Charge {
         if self.reserved_bytes <= SMALL_BYTES_MIN {
             return;
         }
-        if let Some(holder) = self.budget.holder()
+        if let Some(usage) = self.budget.usage()
             && !self.is_complete.swap(true, Ordering::Relaxed)
         {
-            holder.add_complete(self.reserved_bytes);
+            usage.add_complete(self.reserved_bytes);
         }
     }
 
     fn mark_incomplete(&mut self) {
         if std::mem::take(self.is_complete.get_mut())
-            && let Some(holder) = self.budget.holder()
+            && let Some(usage) = self.budget.usage()
         {
-            holder.sub_complete(self.reserved_bytes);
+            usage.sub_complete(self.reserved_bytes);
         }
     }
 }
@@ -323,24 +323,24 @@ mod tests {
     #[test]
     fn what_is_complete_is_not_the_peers() {
         let budget = Budget::new(1024 * MIB);
-        let holder = Arc::<Holder>::default();
-        let share = budget.share(&holder, budget.client(b"a"));
+        let usage = Arc::<ConnectionUsage>::default();
+        let share = budget.share(&usage, budget.client(b"a"));
         let mut charge = Charge::empty(&share);
         charge.cover(3 * MIB).unwrap();
-        assert_eq!(holder.peer_bytes(), 3 * MIB);
+        assert_eq!(usage.peer_bytes(), 3 * MIB);
         charge.mark_complete();
         charge.mark_complete();
-        assert_eq!(holder.peer_bytes(), 0);
+        assert_eq!(usage.peer_bytes(), 0);
         charge.shrink(2 * MIB);
         assert_eq!(
-            holder.peer_bytes(),
+            usage.peer_bytes(),
             2 * MIB + (128 << 10),
             "with what it keeps ready"
         );
         charge.mark_complete();
         drop(charge);
-        assert_eq!(holder.peer_bytes(), 128 << 10);
+        assert_eq!(usage.peer_bytes(), 128 << 10);
         share.trim();
-        assert_eq!((holder.peer_bytes(), budget.used_bytes()), (0, 0));
+        assert_eq!((usage.peer_bytes(), budget.used_bytes()), (0, 0));
     }
 }

@@ -40,7 +40,7 @@ pub use reserve::Reserve;
 pub use scarcity::{OutOfMemory, fallible, is_scarce, try_extend, try_push, try_reserve, try_text};
 pub use shared::{AllowedOwners, MapError, SharedMapping};
 pub use sparse::SparseArray;
-pub use total::{BudgetExhausted, CLIENT_FACTOR, ClientCounters, ClientId, Holder};
+pub use total::{BudgetExhausted, CLIENT_FACTOR, ClientCounters, ClientId, ConnectionUsage};
 pub use view::ByteView;
 
 /// Every block starts on such a boundary: a cache line, and the widest vector load (AVX-512) of

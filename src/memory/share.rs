@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::total::{BudgetExhausted, ClientId, Holder, STEP_BYTES, Total};
+use crate::total::{BudgetExhausted, ClientId, ConnectionUsage, STEP_BYTES, Total};
 
 /// A small request and its response.
 const READY_STEPS: u64 = 2;
@@ -18,7 +18,7 @@ const TAKEN_SHIFT: u32 = 32;
 /// What a connection holds on behalf of one client.
 #[derive(Debug)]
 pub(crate) struct ClientShare {
-    holder: Arc<Holder>,
+    usage: Arc<ConnectionUsage>,
     client: ClientId,
     /// Steps in use (low half), and taken from the process (high half): never fewer.
     steps: AtomicU64,
@@ -33,16 +33,16 @@ fn join(used: u64, taken: u64) -> u64 {
 }
 
 impl ClientShare {
-    pub(crate) fn new(holder: &Arc<Holder>, client: ClientId) -> ClientShare {
+    pub(crate) fn new(usage: &Arc<ConnectionUsage>, client: ClientId) -> ClientShare {
         ClientShare {
-            holder: Arc::clone(holder),
+            usage: Arc::clone(usage),
             client,
             steps: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn holder(&self) -> &Holder {
-        &self.holder
+    pub(crate) fn usage(&self) -> &ConnectionUsage {
+        &self.usage
     }
 
     pub(crate) fn client(&self) -> ClientId {
@@ -66,8 +66,8 @@ impl ClientShare {
             // More than any machine has, and than half a word counts.
             return Err(total.refusal(bytes));
         }
-        total.reserve_for(&self.holder, self.client, bytes)?;
-        self.holder.note_moved(bytes);
+        total.reserve_for(&self.usage, self.client, bytes)?;
+        self.usage.note_moved(bytes);
         self.steps.fetch_add(join(count, count), Ordering::Relaxed);
         Ok(())
     }
@@ -76,7 +76,7 @@ impl ClientShare {
     pub(crate) fn release(&self, total: &Total, bytes: u64) {
         let excess_bytes = self.return_steps(total, bytes / STEP_BYTES, READY_STEPS);
         if excess_bytes > 0 {
-            self.holder.note_moved(excess_bytes);
+            self.usage.note_moved(excess_bytes);
         }
     }
 
@@ -104,7 +104,7 @@ impl ClientShare {
         debug_assert!(outcome.is_ok(), "more was given back than reserved");
         let excess_bytes = excess * STEP_BYTES;
         if excess > 0 {
-            total.release_for(&self.holder, self.client, excess_bytes);
+            total.release_for(&self.usage, self.client, excess_bytes);
         }
         excess_bytes
     }
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn small_charges_stay_with_their_connection() {
         let budget = Budget::new(1 << 30);
-        let holder = Arc::<Holder>::default();
-        let share = budget.share(&holder, budget.client(b"a"));
+        let usage = Arc::<ConnectionUsage>::default();
+        let share = budget.share(&usage, budget.client(b"a"));
         for _ in 0..100 {
             let mut request = Charge::empty(&share);
             request.cover(64).unwrap();
@@ -129,7 +129,7 @@ mod tests {
             response.cover(64).unwrap();
         }
         assert_eq!(budget.used_bytes(), 2 * STEP);
-        assert_eq!(holder.moved_bytes(), 2 * STEP, "taken once");
+        assert_eq!(usage.moved_bytes(), 2 * STEP, "taken once");
         share.trim();
         assert_eq!(budget.used_bytes(), 0);
         let mut large = Charge::empty(&share);
@@ -137,14 +137,14 @@ mod tests {
         drop(large);
         assert_eq!(budget.used_bytes(), 2 * STEP, "the rest went back at once");
         drop(share);
-        assert_eq!((budget.used_bytes(), holder.peer_bytes()), (0, 0));
+        assert_eq!((budget.used_bytes(), usage.peer_bytes()), (0, 0));
     }
 
     #[test]
     fn many_threads_leave_nothing_behind() {
         let budget = Budget::new(1 << 20);
-        let holder = Arc::<Holder>::default();
-        let share = budget.share(&holder, budget.client(b"a"));
+        let usage = Arc::<ConnectionUsage>::default();
+        let share = budget.share(&usage, budget.client(b"a"));
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let share = &share;
@@ -159,6 +159,6 @@ mod tests {
             }
         });
         share.trim();
-        assert_eq!((budget.used_bytes(), holder.peer_bytes()), (0, 0));
+        assert_eq!((budget.used_bytes(), usage.peer_bytes()), (0, 0));
     }
 }

@@ -66,7 +66,7 @@ impl ClientCounters {
 /// The figures of one connection, over all clients that it speaks for. Relaxed: they guard no other
 /// memory.
 #[derive(Debug, Default)]
-pub struct Holder {
+pub struct ConnectionUsage {
     held_bytes: AtomicU64,
     /// Of these, what waits for the server.
     complete_bytes: AtomicU64,
@@ -74,7 +74,7 @@ pub struct Holder {
     moved_bytes: AtomicU64,
 }
 
-impl Holder {
+impl ConnectionUsage {
     /// Bytes that are held because the peer has not sent, or not taken, the rest of a message.
     pub fn peer_bytes(&self) -> u64 {
         let complete_bytes = self.complete_bytes.load(Ordering::Relaxed);
@@ -207,7 +207,7 @@ impl Total {
         }
     }
 
-    /// Takes `bytes` for `holder` on behalf of `client`.
+    /// Takes `bytes` for the connection of `usage` on behalf of `client`.
     ///
     /// A connection that holds a small request and its response may use all of the limit, one that
     /// holds little all but half of the reserve. One that holds more may use all but the reserve,
@@ -216,11 +216,11 @@ impl Total {
     /// many hold as much as they may, and nobody counts them.
     pub(crate) fn reserve_for(
         &self,
-        holder: &Holder,
+        usage: &ConnectionUsage,
         client: ClientId,
         bytes: u64,
     ) -> Result<(), BudgetExhausted> {
-        let held_bytes = holder.add_held(bytes);
+        let held_bytes = usage.add_held(bytes);
         let client_bytes = self.clients.add(client, bytes);
         let is_small = held_bytes <= self.small_bytes;
         let ceiling_bytes = if held_bytes <= SMALL_BYTES_MIN {
@@ -242,7 +242,7 @@ impl Total {
             });
         if taken.is_err() {
             self.clients.sub(client, bytes);
-            holder.sub_held(bytes);
+            usage.sub_held(bytes);
             if self.used_bytes() > self.common_bytes() / 2 {
                 self.has_refused.store(true, Ordering::Relaxed);
             }
@@ -251,10 +251,10 @@ impl Total {
     }
 
     /// Gives back what [`Total::reserve_for`] took.
-    pub(crate) fn release_for(&self, holder: &Holder, client: ClientId, bytes: u64) {
+    pub(crate) fn release_for(&self, usage: &ConnectionUsage, client: ClientId, bytes: u64) {
         self.release(bytes);
         self.clients.sub(client, bytes);
-        holder.sub_held(bytes);
+        usage.sub_held(bytes);
     }
 }
 

@@ -203,7 +203,9 @@ mod tests {
     const FILE: &str = r#"{
         "s3": {
             "": { "key_id": "everywhere", "secret_key": "s" },
-            "s3://bucket": { "key_id": "bucket", "secret_key": "s", "region": "r", "session_token": "t" },
+            "s3://bucket": {
+                "key_id": "bucket", "secret_key": "s", "region": "r", "session_token": "t"
+            },
             "s3://bucket/deep/er": { "profile": "p" },
             "s3://https://host:1/b": { "key_id": "host", "secret_key": "s" }
         },

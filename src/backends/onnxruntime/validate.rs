@@ -308,6 +308,8 @@ mod tests {
     }
 
     const A: &str = r#"{"name": "A", "data_type": "TYPE_FP32", "dims": [16]}"#;
+    const OPTIONAL_W: &str =
+        r#"{"name": "W", "data_type": "TYPE_FP32", "dims": [2], "optional": true}"#;
     const B: &str = r#"{"name": "B", "data_type": "TYPE_FP32", "dims": [-1]}"#;
 
     #[test]
@@ -328,10 +330,7 @@ mod tests {
             // A weight given as an optional input.
             config(
                 0,
-                &format!(
-                    r#"{}, {{"name": "W", "data_type": "TYPE_FP32", "dims": [2], "optional": true}}"#,
-                    A.replace("[16]", "[-1, 16]")
-                ),
+                &format!("{}, {OPTIONAL_W}", A.replace("[16]", "[-1, 16]")),
                 &B.replace("[-1]", "[-1, -1]"),
             ),
         ] {
@@ -380,13 +379,7 @@ mod tests {
                  [-1,3])",
             ),
             (
-                config(
-                    8,
-                    &format!(
-                        r#"{A}, {{"name": "W", "data_type": "TYPE_FP32", "dims": [2], "optional": true}}"#
-                    ),
-                    B,
-                ),
+                config(8, &format!("{A}, {OPTIONAL_W}"), B),
                 "unable to load model 'm', optional input 'W' is not supported for models that \
                  support batching",
             ),
@@ -398,9 +391,15 @@ mod tests {
         ] {
             assert_eq!(check(&config), expected, "{config}");
         }
+    }
+
+    #[test]
+    fn batch_inputs_and_outputs() {
         let batch_input = |name: &str, data_type: &str| {
             let made = format!(
-                r#""batch_input": [{{"kind": "BATCH_ELEMENT_COUNT", "target_name": ["{name}"], "data_type": "{data_type}", "source_input": ["A"]}}]"#
+                r#""batch_input": [{{
+                "kind": "BATCH_ELEMENT_COUNT", "target_name": ["{name}"],
+                "data_type": "{data_type}", "source_input": ["A"] }}]"#
             );
             check(&config(8, "", B).replacen('{', &format!("{{{made}, "), 1))
         };

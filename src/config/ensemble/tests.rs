@@ -92,7 +92,15 @@ const X: &str = "input { name: 'x' data_type: TYPE_FP32 dims: -1 } output \
 const X4: &str = "input { name: 'x' data_type: TYPE_FP32 dims: 4 } output \
                   { name: 'y' data_type: TYPE_FP32 dims: 4 }";
 
-/// `expected`: the refusal, or whether the ensemble is decoupled.
+/// Head, steps, and the refusal or whether the ensemble is decoupled.
+type Case<'c> = (&'c str, &'c str, Result<bool, &'c str>);
+
+fn check_all(cases: &[Case<'_>]) {
+    for (head, steps, expected) in cases {
+        check_composed(head, steps, *expected);
+    }
+}
+
 fn check_composed(head: &str, steps: &str, expected: Result<bool, &str>) {
     let (mut config, models) = ensemble(head, steps);
     let composing: Vec<ComposingModels> = models
@@ -118,11 +126,9 @@ fn check_composed(head: &str, steps: &str, expected: Result<bool, &str>) {
 
 #[test]
 fn ensembles_fit_their_models_or_say_why_not() {
-    let xz = format!("{X} output {{ name: 'z' data_type: TYPE_FP32 dims: -1 }}");
     let batch4 = format!("max_batch_size: 4 {X4}");
     let batch8 = format!("max_batch_size: 8 {X4}");
-    // Head, steps, the refusal or whether it is decoupled.
-    let table: &[(&str, &str, Result<bool, &str>)] = &[
+    check_all(&[
         (X, "copy i=x o=y", Ok(false)),
         (X, "copy i=x o=m; copy i=m o=y", Ok(false)),
         (X, "four i=x o=y", Ok(false)),
@@ -171,6 +177,12 @@ fn ensembles_fit_their_models_or_say_why_not() {
                  copy while [-1,4] is inferred from model flat",
             ),
         ),
+    ]);
+}
+
+#[test]
+fn steps_map_to_what_their_models_have() {
+    check_all(&[
         (
             X,
             "copy nope=x o=y",
@@ -194,6 +206,13 @@ fn ensembles_fit_their_models_or_say_why_not() {
         ),
         (X, "join l=x r=x o=y", Ok(false)),
         (X, "spare i=x o=y", Ok(false)),
+    ]);
+}
+
+#[test]
+fn inputs_of_a_step_come_from_one_decoupled_model() {
+    let xz = format!("{X} output {{ name: 'z' data_type: TYPE_FP32 dims: -1 }}");
+    check_all(&[
         (X, "many i=x o=y", Ok(true)),
         (X, "many i=x o=m; copy i=m o=y", Ok(true)),
         (X, "many i=x o=m; many i=m o=y", Ok(true)),
@@ -236,10 +255,7 @@ fn ensembles_fit_their_models_or_say_why_not() {
             ),
         ),
         (&xz, "many i=x o=y; copy i=y o=z", Ok(true)),
-    ];
-    for (head, steps, expected) in table {
-        check_composed(head, steps, *expected);
-    }
+    ]);
 }
 
 #[test]

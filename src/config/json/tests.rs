@@ -10,7 +10,18 @@ use crate::{Gpus, normalize, parse_text, resolve_instance_groups};
 const PRINTED: &[(&str, &str)] = &[
     (
         r#"name: "m" backend: "python" default_model_filename: "model.py""#,
-        r#"{"name":"m","platform":"","backend":"python","runtime":"","version_policy":{"latest":{"num_versions":1}},"max_batch_size":0,"input":[],"output":[],"batch_input":[],"batch_output":[],"optimization":{"priority":"PRIORITY_DEFAULT","input_pinned_memory":{"enable":true},"output_pinned_memory":{"enable":true},"gather_kernel_buffer_threshold":0,"eager_batching":false},"instance_group":[{"name":"m","kind":"KIND_CPU","count":1,"gpus":[],"secondary_devices":[],"profile":[],"passive":false,"host_policy":""}],"default_model_filename":"model.py","cc_model_filenames":{},"metric_tags":{},"parameters":{},"model_warmup":[]}"#,
+        concat!(
+            r#"{"name":"m","platform":"","backend":"python","runtime":"","#,
+            r#""version_policy":{"latest":{"num_versions":1}},"max_batch_size":0,"input":[],"#,
+            r#""output":[],"batch_input":[],"batch_output":[],"#,
+            r#""optimization":{"priority":"PRIORITY_DEFAULT","#,
+            r#""input_pinned_memory":{"enable":true},"output_pinned_memory":{"enable":true},"#,
+            r#""gather_kernel_buffer_threshold":0,"eager_batching":false},"#,
+            r#""instance_group":[{"name":"m","kind":"KIND_CPU","count":1,"gpus":[],"#,
+            r#""secondary_devices":[],"profile":[],"passive":false,"host_policy":""}],"#,
+            r#""default_model_filename":"model.py","cc_model_filenames":{},"metric_tags":{},"#,
+            r#""parameters":{},"model_warmup":[]}"#
+        ),
     ),
     (
         r#"
@@ -19,12 +30,20 @@ max_batch_size: 8
 input [ { name: "a" data_type: TYPE_FP32 dims: [ 3, -1 ] reshape { shape: [ 1, 3, -1 ] } } ]
 input { name: "b" data_type: TYPE_STRING dims: 1 optional: true format: FORMAT_NONE }
 output [ { name: "o" data_type: TYPE_INT64 dims: [ 1 ] label_filename: "" } ]
-dynamic_batching { priority_levels: 2 default_priority_level: 1 default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 5 } priority_queue_policy { key: 2 value { max_queue_size: 3 } } }
+dynamic_batching { priority_levels: 2 default_priority_level: 1 default_queue_policy {
+  timeout_action: DELAY default_timeout_microseconds: 5 } priority_queue_policy { key: 2 value {
+  max_queue_size: 3 } } }
 parameters { key: "zz" value: { string_value: "1" } }
 parameters { key: "aa" value: { string_value: "q\"\303\251\n</x>" } }
-instance_group [ { count: 1 secondary_devices { device_id: 7 } rate_limiter { resources { name: "r" count: 2 } } } ]
-optimization { cuda { graph_spec { batch_size: 1 input { key: "a" value { dim: [ 3, 4 ] } } graph_lower_bound { batch_size: 1 input { key: "a" value { dim: [3, 1] } } } } } execution_accelerators { gpu_execution_accelerator { name: "tensorrt" parameters { key: "p" value: "q" } } } }
-model_warmup { name: "w" batch_size: 0 inputs { key: "a" value { data_type: TYPE_FP32 dims: [3, 2] zero_data: true } } inputs { key: "b" value { data_type: TYPE_STRING dims: 1 random_data: false } } }
+instance_group [ { count: 1 secondary_devices { device_id: 7 } rate_limiter { resources { name:
+  "r" count: 2 } } } ]
+optimization { cuda { graph_spec { batch_size: 1 input { key: "a" value { dim: [ 3, 4 ] } }
+  graph_lower_bound { batch_size: 1 input { key: "a" value { dim: [3, 1] } } } } }
+  execution_accelerators { gpu_execution_accelerator { name: "tensorrt" parameters { key: "p"
+  value: "q" } } } }
+model_warmup { name: "w" batch_size: 0 inputs { key: "a" value { data_type: TYPE_FP32 dims: [3,
+  2] zero_data: true } } inputs { key: "b" value { data_type: TYPE_STRING dims: 1 random_data:
+  false } } }
 cc_model_filenames { key: "7.0" value: "x" }
 metric_tags { key: "k" value: "v" }
 model_operations { op_library_filename: [ "x.so" ] }
@@ -33,7 +52,47 @@ version_policy { specific { versions: [ 1 ] } }
 batch_input { kind: BATCH_ELEMENT_COUNT source_input: "a" data_type: TYPE_FP32 target_name: "n" }
 model_transaction_policy { }
 "#,
-        r#"{"name":"m","platform":"","backend":"python","runtime":"","version_policy":{"specific":{"versions":[1]}},"max_batch_size":8,"input":[{"name":"a","data_type":"TYPE_FP32","format":"FORMAT_NONE","dims":[3,-1],"reshape":{"shape":[1,3,-1]},"is_shape_tensor":false,"allow_ragged_batch":false,"optional":false,"is_non_linear_format_io":false},{"name":"b","data_type":"TYPE_STRING","format":"FORMAT_NONE","dims":[1],"is_shape_tensor":false,"allow_ragged_batch":false,"optional":true,"is_non_linear_format_io":false}],"output":[{"name":"o","data_type":"TYPE_INT64","dims":[1],"label_filename":"","is_shape_tensor":false,"is_non_linear_format_io":false}],"batch_input":[{"kind":"BATCH_ELEMENT_COUNT","target_name":["n"],"data_type":"TYPE_FP32","source_input":["a"]}],"batch_output":[],"optimization":{"priority":"PRIORITY_DEFAULT","cuda":{"graphs":false,"busy_wait_events":false,"graph_spec":[{"batch_size":1,"input":{"a":{"dim":["3","4"]}},"graph_lower_bound":{"batch_size":1,"input":{"a":{"dim":["3","1"]}}}}],"output_copy_stream":false},"execution_accelerators":{"gpu_execution_accelerator":[{"name":"tensorrt","parameters":{"p":"q"}}],"cpu_execution_accelerator":[]},"input_pinned_memory":{"enable":true},"output_pinned_memory":{"enable":true},"gather_kernel_buffer_threshold":0,"eager_batching":false},"dynamic_batching":{"preferred_batch_size":[8],"max_queue_delay_microseconds":0,"preserve_ordering":false,"priority_levels":2,"default_priority_level":1,"default_queue_policy":{"timeout_action":"DELAY","default_timeout_microseconds":5,"allow_timeout_override":false,"max_queue_size":0},"priority_queue_policy":{"2":{"timeout_action":"REJECT","default_timeout_microseconds":0,"allow_timeout_override":false,"max_queue_size":3}}},"instance_group":[{"name":"m_0","kind":"KIND_CPU","count":1,"rate_limiter":{"resources":[{"name":"r","global":false,"count":2}],"priority":0},"gpus":[],"secondary_devices":[{"kind":"KIND_NVDLA","device_id":"7"}],"profile":[],"passive":false,"host_policy":""}],"default_model_filename":"model.py","cc_model_filenames":{"7.0":"x"},"metric_tags":{"k":"v"},"parameters":{"aa":{"string_value":"q\"é\n</x>"},"zz":{"string_value":"1"}},"model_warmup":[{"name":"w","batch_size":0,"inputs":{"a":{"data_type":"TYPE_FP32","dims":[3,2],"zero_data":true},"b":{"data_type":"TYPE_STRING","dims":[1],"random_data":false}},"count":0}],"model_operations":{"op_library_filename":["x.so"]},"model_transaction_policy":{"decoupled":false},"response_cache":{"enable":false}}"#,
+        concat!(
+            r#"{"name":"m","platform":"","backend":"python","runtime":"","#,
+            r#""version_policy":{"specific":{"versions":[1]}},"max_batch_size":8,"#,
+            r#""input":[{"name":"a","data_type":"TYPE_FP32","format":"FORMAT_NONE","dims":[3,"#,
+            r#"-1],"reshape":{"shape":[1,3,-1]},"is_shape_tensor":false,"#,
+            r#""allow_ragged_batch":false,"optional":false,"is_non_linear_format_io":false},"#,
+            r#"{"name":"b","data_type":"TYPE_STRING","format":"FORMAT_NONE","dims":[1],"#,
+            r#""is_shape_tensor":false,"allow_ragged_batch":false,"optional":true,"#,
+            r#""is_non_linear_format_io":false}],"output":[{"name":"o","#,
+            r#""data_type":"TYPE_INT64","dims":[1],"label_filename":"","#,
+            r#""is_shape_tensor":false,"is_non_linear_format_io":false}],"#,
+            r#""batch_input":[{"kind":"BATCH_ELEMENT_COUNT","target_name":["n"],"#,
+            r#""data_type":"TYPE_FP32","source_input":["a"]}],"batch_output":[],"#,
+            r#""optimization":{"priority":"PRIORITY_DEFAULT","cuda":{"graphs":false,"#,
+            r#""busy_wait_events":false,"graph_spec":[{"batch_size":1,"#,
+            r#""input":{"a":{"dim":["3","4"]}},"graph_lower_bound":{"batch_size":1,"#,
+            r#""input":{"a":{"dim":["3","1"]}}}}],"output_copy_stream":false},"#,
+            r#""execution_accelerators":{"gpu_execution_accelerator":[{"name":"tensorrt","#,
+            r#""parameters":{"p":"q"}}],"cpu_execution_accelerator":[]},"#,
+            r#""input_pinned_memory":{"enable":true},"output_pinned_memory":{"enable":true},"#,
+            r#""gather_kernel_buffer_threshold":0,"eager_batching":false},"#,
+            r#""dynamic_batching":{"preferred_batch_size":[8],"#,
+            r#""max_queue_delay_microseconds":0,"preserve_ordering":false,"#,
+            r#""priority_levels":2,"default_priority_level":1,"#,
+            r#""default_queue_policy":{"timeout_action":"DELAY","#,
+            r#""default_timeout_microseconds":5,"allow_timeout_override":false,"#,
+            r#""max_queue_size":0},"priority_queue_policy":{"2":{"timeout_action":"REJECT","#,
+            r#""default_timeout_microseconds":0,"allow_timeout_override":false,"#,
+            r#""max_queue_size":3}}},"instance_group":[{"name":"m_0","kind":"KIND_CPU","#,
+            r#""count":1,"rate_limiter":{"resources":[{"name":"r","global":false,"count":2}],"#,
+            r#""priority":0},"gpus":[],"secondary_devices":[{"kind":"KIND_NVDLA","#,
+            r#""device_id":"7"}],"profile":[],"passive":false,"host_policy":""}],"#,
+            r#""default_model_filename":"model.py","cc_model_filenames":{"7.0":"x"},"#,
+            r#""metric_tags":{"k":"v"},"parameters":{"aa":{"string_value":"q\"é\n</x>"},"#,
+            r#""zz":{"string_value":"1"}},"model_warmup":[{"name":"w","batch_size":0,"#,
+            r#""inputs":{"a":{"data_type":"TYPE_FP32","dims":[3,2],"zero_data":true},"#,
+            r#""b":{"data_type":"TYPE_STRING","dims":[1],"random_data":false}},"count":0}],"#,
+            r#""model_operations":{"op_library_filename":["x.so"]},"#,
+            r#""model_transaction_policy":{"decoupled":false},"#,
+            r#""response_cache":{"enable":false}}"#
+        ),
     ),
     (
         r#"
@@ -43,12 +102,44 @@ input [ { name: "a" data_type: TYPE_FP32 dims: [ 3, -1 ] } ]
 output [ { name: "o" data_type: TYPE_INT64 dims: [ 1 ]  } ]
 sequence_batching { direct { minimum_slot_utilization: 0.7 }
  control_input { name: "S" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } }
- control_input { name: "E" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [-0.5, 1000000] } }
- control_input { name: "R" control { kind: CONTROL_SEQUENCE_READY fp32_false_true: [123456789, 1e20] } }
- state { input_name: "i" output_name: "o2" data_type: TYPE_FP32 dims: [2] initial_state { data_type: TYPE_FP32 dims: [2] zero_data: true name: "init" } }
+ control_input { name: "E" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [-0.5, 1000000]
+   } }
+ control_input { name: "R" control { kind: CONTROL_SEQUENCE_READY fp32_false_true: [123456789,
+   1e20] } }
+ state { input_name: "i" output_name: "o2" data_type: TYPE_FP32 dims: [2] initial_state {
+   data_type: TYPE_FP32 dims: [2] zero_data: true name: "init" } }
 }
 "#,
-        r#"{"name":"m","platform":"","backend":"python","runtime":"","version_policy":{"latest":{"num_versions":1}},"max_batch_size":2,"input":[{"name":"a","data_type":"TYPE_FP32","format":"FORMAT_NONE","dims":[3,-1],"is_shape_tensor":false,"allow_ragged_batch":false,"optional":false,"is_non_linear_format_io":false}],"output":[{"name":"o","data_type":"TYPE_INT64","dims":[1],"label_filename":"","is_shape_tensor":false,"is_non_linear_format_io":false}],"batch_input":[],"batch_output":[],"optimization":{"priority":"PRIORITY_DEFAULT","input_pinned_memory":{"enable":true},"output_pinned_memory":{"enable":true},"gather_kernel_buffer_threshold":0,"eager_batching":false},"sequence_batching":{"direct":{"max_queue_delay_microseconds":0,"minimum_slot_utilization":0.7},"max_sequence_idle_microseconds":1000000,"control_input":[{"name":"S","control":[{"kind":"CONTROL_SEQUENCE_START","int32_false_true":[],"fp32_false_true":[0,1],"bool_false_true":[],"data_type":"TYPE_INVALID"}]},{"name":"E","control":[{"kind":"CONTROL_SEQUENCE_END","int32_false_true":[],"fp32_false_true":[-0.5,1000000.0],"bool_false_true":[],"data_type":"TYPE_INVALID"}]},{"name":"R","control":[{"kind":"CONTROL_SEQUENCE_READY","int32_false_true":[],"fp32_false_true":[123456792,100000000000000000000.0],"bool_false_true":[],"data_type":"TYPE_INVALID"}]}],"state":[{"input_name":"i","output_name":"o2","data_type":"TYPE_FP32","dims":[2],"initial_state":[{"data_type":"TYPE_FP32","dims":["2"],"name":"init","zero_data":true}],"use_same_buffer_for_input_output":false,"use_growable_memory":false}],"iterative_sequence":false},"instance_group":[{"name":"m","kind":"KIND_CPU","count":1,"gpus":[],"secondary_devices":[],"profile":[],"passive":false,"host_policy":""}],"default_model_filename":"model.py","cc_model_filenames":{},"metric_tags":{},"parameters":{},"model_warmup":[]}"#,
+        concat!(
+            r#"{"name":"m","platform":"","backend":"python","runtime":"","#,
+            r#""version_policy":{"latest":{"num_versions":1}},"max_batch_size":2,"#,
+            r#""input":[{"name":"a","data_type":"TYPE_FP32","format":"FORMAT_NONE","dims":[3,"#,
+            r#"-1],"is_shape_tensor":false,"allow_ragged_batch":false,"optional":false,"#,
+            r#""is_non_linear_format_io":false}],"output":[{"name":"o","#,
+            r#""data_type":"TYPE_INT64","dims":[1],"label_filename":"","#,
+            r#""is_shape_tensor":false,"is_non_linear_format_io":false}],"batch_input":[],"#,
+            r#""batch_output":[],"optimization":{"priority":"PRIORITY_DEFAULT","#,
+            r#""input_pinned_memory":{"enable":true},"output_pinned_memory":{"enable":true},"#,
+            r#""gather_kernel_buffer_threshold":0,"eager_batching":false},"#,
+            r#""sequence_batching":{"direct":{"max_queue_delay_microseconds":0,"#,
+            r#""minimum_slot_utilization":0.7},"max_sequence_idle_microseconds":1000000,"#,
+            r#""control_input":[{"name":"S","control":[{"kind":"CONTROL_SEQUENCE_START","#,
+            r#""int32_false_true":[],"fp32_false_true":[0,1],"bool_false_true":[],"#,
+            r#""data_type":"TYPE_INVALID"}]},{"name":"E","#,
+            r#""control":[{"kind":"CONTROL_SEQUENCE_END","int32_false_true":[],"#,
+            r#""fp32_false_true":[-0.5,1000000.0],"bool_false_true":[],"#,
+            r#""data_type":"TYPE_INVALID"}]},{"name":"R","#,
+            r#""control":[{"kind":"CONTROL_SEQUENCE_READY","int32_false_true":[],"#,
+            r#""fp32_false_true":[123456792,100000000000000000000.0],"bool_false_true":[],"#,
+            r#""data_type":"TYPE_INVALID"}]}],"state":[{"input_name":"i","output_name":"o2","#,
+            r#""data_type":"TYPE_FP32","dims":[2],"initial_state":[{"data_type":"TYPE_FP32","#,
+            r#""dims":["2"],"name":"init","zero_data":true}],"#,
+            r#""use_same_buffer_for_input_output":false,"use_growable_memory":false}],"#,
+            r#""iterative_sequence":false},"instance_group":[{"name":"m","kind":"KIND_CPU","#,
+            r#""count":1,"gpus":[],"secondary_devices":[],"profile":[],"passive":false,"#,
+            r#""host_policy":""}],"default_model_filename":"model.py","#,
+            r#""cc_model_filenames":{},"metric_tags":{},"parameters":{},"model_warmup":[]}"#
+        ),
     ),
 ];
 
@@ -85,7 +176,10 @@ fn equal_forms_are_read_alike() {
         ],
         &[
             r#"{"dynamic_batching":{"max_queue_delay_microseconds":18446744073709551615}}"#,
-            r#"{"dynamicBatching":{"maxQueueDelayMicroseconds":"18446744073709551615"},"sequence_batching":null}"#,
+            concat!(
+                r#"{"dynamicBatching":{"maxQueueDelayMicroseconds":"18446744073709551615"},"#,
+                r#""sequence_batching":null}"#
+            ),
         ],
         &[
             r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":0.5}}}"#,

@@ -30,10 +30,12 @@ fn equal_texts_are_read_alike() {
             "dynamic_batching { preserve_ordering: 1 max_queue_delay_microseconds: 16 }",
         ],
         &[
-            r#"parameters { key: "a" value { string_value: "x" } } parameters { key: "b" value { } }"#,
+            r#"parameters { key: "a" value { string_value: "x" } } parameters { key: "b" value {
+               } }"#,
             r#"parameters: { key: "a", value: { string_value: "x" } } parameters: { key: "b" }"#,
             r#"parameters [ { key: "b" }, { value < string_value: 'x' > key: "a" } ]"#,
-            r#"parameters { key: "a" } parameters { key: "b" } parameters { key: "a" value { string_value: "x" } }"#,
+            r#"parameters { key: "a" } parameters { key: "b" } parameters { key: "a" value {
+               string_value: "x" } }"#,
         ],
         &[
             "instance_group { kind: KIND_CPU count: 2 } optimization { graph { level: -1 } }",
@@ -42,11 +44,14 @@ fn equal_texts_are_read_alike() {
         ],
         &[
             "sequence_batching \
-             { direct { minimum_slot_utilization: 0.5 } control_input { control { fp32_false_true: [inf, -1] } } }",
+             { direct { minimum_slot_utilization: 0.5 } \
+             control_input { control { fp32_false_true: [inf, -1] } } }",
             "sequence_batching \
-             { direct { minimum_slot_utilization: .5f } control_input { control { fp32_false_true: [Infinity, -1.0] } } }",
+             { direct { minimum_slot_utilization: .5f } \
+             control_input { control { fp32_false_true: [Infinity, -1.0] } } }",
             "sequence_batching \
-             { direct { minimum_slot_utilization: 5e-1 } control_input { control { fp32_false_true: 1e999 fp32_false_true: [-1F] } } }",
+             { direct { minimum_slot_utilization: 5e-1 } \
+             control_input { control { fp32_false_true: 1e999 fp32_false_true: [-1F] } } }",
         ],
         &[
             "",
@@ -69,12 +74,34 @@ fn values_are_read_exactly() {
     let text = r#"
         name: "\"quoted\" \303\251 \u00e9 \x41" ' it''s'
         max_batch_size: -2147483648
-        input { dims: [ -9223372036854775808, 9223372036854775807 ] data_type: TYPE_BF16 format: FORMAT_NCHW optional: t }
-        dynamic_batching { max_queue_delay_microseconds: 18446744073709551615 priority_queue_policy { key: 010 value { max_queue_size: 4294967295 timeout_action: DELAY } } }
+        input { dims: [ -9223372036854775808, 9223372036854775807 ] data_type: TYPE_BF16 format:
+          FORMAT_NCHW optional: t }
+        dynamic_batching { max_queue_delay_microseconds: 18446744073709551615
+          priority_queue_policy { key: 010 value { max_queue_size: 4294967295 timeout_action:
+          DELAY } } }
         model_warmup { inputs { key: "a" value { zero_data: false } } }
-        model_metrics { metric_control { histogram_options { buckets: [ -5.0, -2, 0, 3.5, nan ] } } }
+        model_metrics { metric_control { histogram_options { buckets: [ -5.0, -2, 0, 3.5, nan ] }
+          } }
     "#;
-    let expected = r#"{"name":"\"quoted\" é é A its","platform":"","backend":"","runtime":"","max_batch_size":-2147483648,"input":[{"name":"","data_type":"TYPE_BF16","format":"FORMAT_NCHW","dims":[-9223372036854775808,9223372036854775807],"is_shape_tensor":false,"allow_ragged_batch":false,"optional":true,"is_non_linear_format_io":false}],"output":[],"batch_input":[],"batch_output":[],"dynamic_batching":{"preferred_batch_size":[],"max_queue_delay_microseconds":18446744073709551615,"preserve_ordering":false,"priority_levels":0,"default_priority_level":0,"priority_queue_policy":{"8":{"timeout_action":"DELAY","default_timeout_microseconds":0,"allow_timeout_override":false,"max_queue_size":4294967295}}},"instance_group":[],"default_model_filename":"","cc_model_filenames":{},"metric_tags":{},"parameters":{},"model_warmup":[{"name":"","batch_size":0,"inputs":{"a":{"data_type":"TYPE_INVALID","dims":[],"zero_data":false}},"count":0}],"model_metrics":{"metric_control":[{"histogram_options":{"buckets":[-5,-2,0,3.5,"NaN"]}}]}}"#;
+    let expected = concat!(
+        r#"{"name":"\"quoted\" é é A its","platform":"","backend":"","runtime":"","#,
+        r#""max_batch_size":-2147483648,"input":[{"name":"","data_type":"TYPE_BF16","#,
+        r#""format":"FORMAT_NCHW","dims":[-9223372036854775808,9223372036854775807],"#,
+        r#""is_shape_tensor":false,"allow_ragged_batch":false,"optional":true,"#,
+        r#""is_non_linear_format_io":false}],"output":[],"batch_input":[],"batch_output":[],"#,
+        r#""dynamic_batching":{"preferred_batch_size":[],"#,
+        r#""max_queue_delay_microseconds":18446744073709551615,"preserve_ordering":false,"#,
+        r#""priority_levels":0,"default_priority_level":0,"#,
+        r#""priority_queue_policy":{"8":{"timeout_action":"DELAY","#,
+        r#""default_timeout_microseconds":0,"allow_timeout_override":false,"#,
+        r#""max_queue_size":4294967295}}},"instance_group":[],"default_model_filename":"","#,
+        r#""cc_model_filenames":{},"metric_tags":{},"parameters":{},"#,
+        r#""model_warmup":[{"name":"","batch_size":0,"#,
+        r#""inputs":{"a":{"data_type":"TYPE_INVALID","dims":[],"zero_data":false}},"#,
+        r#""count":0}],"#,
+        r#""model_metrics":{"metric_control":[{"histogram_options":{"buckets":[-5,-2,0,3.5,"#,
+        r#""NaN"]}}]}}"#
+    );
     let config = parse_text("f", text).unwrap();
     assert_eq!(to_json(&config), expected);
 }

@@ -271,7 +271,9 @@ mod tests {
         let labels = r#"{_a="x\ny",model="m\"",namespace="/r",version="3"}"#;
         let failure = |reason: &str, count| {
             format!(
-                r#"nv_inference_request_failure{{_a="x\ny",model="m\"",namespace="/r",reason="{reason}",version="3"}} {count}"#
+                "nv_inference_request_failure{{{}}} {count}",
+                r#"_a="x\ny",model="m\"",namespace="/r",reason="REASON",version="3""#
+                    .replace("REASON", reason)
             )
         };
         let expected = [

@@ -273,6 +273,37 @@ mod tests {
         scan.models.keys().map(ModelId::to_string).collect()
     }
 
+    fn three_repositories() -> Directory {
+        let directory = Directory::new();
+        for path in ["a/one/1", "a/both/1", "b/both/1", "c/dir/1", "c/one/1"] {
+            directory.folder(path);
+        }
+        directory
+    }
+
+    /// The directories of a name, or the code of the refusal.
+    fn locate(directory: &Directory, repositories: &Repositories, name: &str) -> String {
+        match repositories.locate(name) {
+            Ok(found) => found
+                .into_iter()
+                .map(|(_, path)| {
+                    path.strip_prefix(directory.path(""))
+                        .unwrap()
+                        .display()
+                        .to_string()
+                })
+                .collect::<Vec<_>>()
+                .join(" "),
+            Err(error) => error.code.name().to_owned(),
+        }
+    }
+
+    fn check_located(directory: &Directory, repositories: &Repositories, table: &[(&str, &str)]) {
+        for (name, expected) in table {
+            assert_eq!(locate(directory, repositories, name), *expected, "{name}");
+        }
+    }
+
     #[test]
     fn every_sub_directory_is_a_model_and_nothing_else() {
         let directory = Directory::new();
@@ -323,33 +354,11 @@ mod tests {
 
     #[test]
     fn names_lead_to_directories() {
-        let directory = Directory::new();
-        for path in ["a/one/1", "a/both/1", "b/both/1", "c/dir/1", "c/one/1"] {
-            directory.folder(path);
-        }
-        let path = |name: &str| directory.path(name);
-        let shown = |name: &str| path(name).display().to_string();
-        let mut repositories = Repositories::new(&[path("a"), path("b")], false);
-        let locate = |repositories: &Repositories, name: &str| match repositories.locate(name) {
-            Ok(found) => found
-                .into_iter()
-                .map(|(_, path)| {
-                    path.strip_prefix(directory.path(""))
-                        .unwrap()
-                        .display()
-                        .to_string()
-                })
-                .collect::<Vec<_>>()
-                .join(" "),
-            Err(error) => error.code.name().to_owned(),
-        };
-        let check = |repositories: &Repositories, table: &[(&str, &str)]| {
-            for (name, expected) in table {
-                assert_eq!(locate(repositories, name), *expected, "{name}");
-            }
-        };
-        check(
-            &repositories,
+        let directory = three_repositories();
+        let pair = [directory.path("a"), directory.path("b")];
+        check_located(
+            &directory,
+            &Repositories::new(&pair, false),
             &[
                 ("one", "a/one"),
                 ("both", "Invalid argument"),
@@ -357,11 +366,22 @@ mod tests {
                 ("none", "Not found"),
             ],
         );
-        check(
-            &Repositories::new(&[path("a"), path("b")], true),
+        check_located(
+            &directory,
+            &Repositories::new(&pair, true),
             &[("both", "a/both b/both"), ("one", "a/one")],
         );
+    }
 
+    #[test]
+    fn a_registered_repository_maps_names_to_directories() {
+        let directory = three_repositories();
+        let shown = |name: &str| directory.path(name).display().to_string();
+        let mut repositories =
+            Repositories::new(&[directory.path("a"), directory.path("b")], false);
+        let check = |repositories: &Repositories, table: &[(&str, &str)]| {
+            check_located(&directory, repositories, table);
+        };
         let map = |pairs: &[(&str, &str)]| {
             pairs
                 .iter()

@@ -468,23 +468,27 @@ mod tests {
     fn refusals() {
         for (inputs, code, expected) in [
             (
-                "inputs { key: 'a' value { data_type: TYPE_INT16 dims: 5 input_data_file: 'raw' } }",
+                "inputs { key: 'a' value \
+                 { data_type: TYPE_INT16 dims: 5 input_data_file: 'raw' } }",
                 Code::InvalidArg,
                 "[request id: <id_unknown>] warmup setting expects 10 bytes, but the data provided \
                  from rawonly has 8 bytes",
             ),
             (
-                "inputs { key: 'a' value { data_type: TYPE_INT16 dims: 1 input_data_file: 'nothing' } }",
+                "inputs { key: 'a' value \
+                 { data_type: TYPE_INT16 dims: 1 input_data_file: 'nothing' } }",
                 Code::Internal,
                 "failed to open text file for read ",
             ),
             (
-                "inputs { key: 'a' value { data_type: TYPE_INT16 dims: 1 input_data_file: '../../secret' } }",
+                "inputs { key: 'a' value \
+                 { data_type: TYPE_INT16 dims: 1 input_data_file: '../../secret' } }",
                 Code::Unsupported,
                 "warmup file path '",
             ),
             (
-                "inputs { key: 'a' value { data_type: TYPE_INT16 dims: [ 1, 1 ] zero_data: true } }",
+                "inputs { key: 'a' value \
+                 { data_type: TYPE_INT16 dims: [ 1, 1 ] zero_data: true } }",
                 Code::InvalidArg,
                 "[request id: <id_unknown>] unexpected shape for input 'a' for model 'm'. Expected \
                  [-1,-1], got [1,1,1]. ",
@@ -508,7 +512,8 @@ mod tests {
                  does not allow",
             ),
             (
-                "inputs { key: 'a' value { data_type: TYPE_INT16 dims: [ 4611686018427387904 ] zero_data: true } }",
+                "inputs { key: 'a' value \
+                 { data_type: TYPE_INT16 dims: [ 4611686018427387904 ] zero_data: true } }",
                 Code::InvalidArg,
                 "byte size for tensor 'a' exceeds maximum size of 9223372036854775807",
             ),

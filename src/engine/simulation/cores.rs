@@ -36,7 +36,7 @@ impl Simulation {
         let at_ns = self.now_ns + self.random.below(4) * 500;
         self.plan(
             at_ns,
-            SimulatedEvent::Look {
+            SimulatedEvent::Poll {
                 version: index,
                 core,
             },
@@ -48,7 +48,7 @@ impl Simulation {
         self.versions[index].cores[core].is_rung = true;
         self.plan(
             self.now_ns,
-            SimulatedEvent::Look {
+            SimulatedEvent::Poll {
                 version: index,
                 core,
             },
@@ -103,7 +103,7 @@ impl Simulation {
 
     /// A core looks at the scheduler. It executes the batch that it finds; where executions are
     /// limited, it asks for its turn first, and forms the batch when that comes.
-    pub(super) fn look(&mut self, index: usize, core: usize) -> RuleResult {
+    pub(super) fn poll(&mut self, index: usize, core: usize) -> RuleResult {
         let version = &mut self.versions[index];
         version.cores[core].is_rung = false;
         version.is_disturbed = false;

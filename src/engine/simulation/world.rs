@@ -37,7 +37,7 @@ pub(super) enum SimulatedEvent {
     Submit {
         number: usize,
     },
-    Look {
+    Poll {
         version: usize,
         core: usize,
     },
@@ -216,7 +216,7 @@ impl Simulation {
             }
             match event {
                 SimulatedEvent::Submit { number } => self.submit(number),
-                SimulatedEvent::Look { version, core } => self.look(version, core)?,
+                SimulatedEvent::Poll { version, core } => self.poll(version, core)?,
                 SimulatedEvent::TakeTurn { version, core } => self.take_turn(version, core)?,
                 SimulatedEvent::Finish { version, core } => self.finish(version, core)?,
                 SimulatedEvent::Return {

@@ -339,7 +339,7 @@ impl InflateTarget for ChargedBytes {
 }
 
 /// Receives the single message of a call whose message may be as large as a model.
-pub(super) async fn receive_pile(
+pub(super) async fn receive_large_message(
     shard: &Shard,
     budget: &Arc<Budget>,
     body: &mut RecvStream,

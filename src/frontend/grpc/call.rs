@@ -19,7 +19,7 @@ use http::{HeaderMap, Method as Verb, Request, StatusCode};
 use smallvec::smallvec;
 
 use super::body::{
-    CallFailure, framed, receive_message, receive_pile, receive_tensors, send_pieces,
+    CallFailure, framed, receive_large_message, receive_message, receive_tensors, send_pieces,
 };
 use super::calls::CallEnd;
 use super::compression::{CallCompression, pack};
@@ -290,7 +290,7 @@ impl GrpcCall<'_> {
     ) -> Result<(), CallFailure> {
         let shard = self.shard;
         // A model's files may come with the call.
-        let message = Box::pin(receive_pile(
+        let message = Box::pin(receive_large_message(
             shard,
             budget,
             &mut self.body,

@@ -97,7 +97,10 @@ mod tests {
         };
         assert_eq!(
             document(&settings),
-            r#"{"log_file":"/a\"\u001F","log_info":true,"log_warning":false,"log_error":true,"log_verbose_level":4294967295,"log_format":"ISO8601"}"#
+            concat!(
+                r#"{"log_file":"/a\"\u001F","log_info":true,"log_warning":false,"#,
+                r#""log_error":true,"log_verbose_level":4294967295,"log_format":"ISO8601"}"#
+            )
         );
     }
 }

@@ -195,14 +195,27 @@ fn model<'a>(name: &'a str, rest: &[&'a str]) -> HttpRoute<'a> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn paths() {
-        let model = |name, version, operation| HttpRoute::Model {
+    fn check(cases: &[(&str, HttpRoute<'_>)]) {
+        for (path, expected) in cases {
+            assert_eq!(route(path), *expected, "{path}");
+        }
+    }
+
+    fn model(
+        name: &'static str,
+        version: Option<&'static str>,
+        operation: ModelOperation,
+    ) -> HttpRoute<'static> {
+        HttpRoute::Model {
             name,
             version,
             operation,
-        };
-        for (path, expected) in [
+        }
+    }
+
+    #[test]
+    fn server_paths() {
+        check(&[
             ("/v2", HttpRoute::ServerMetadata),
             ("/v2/", HttpRoute::Unknown),
             ("/", HttpRoute::Unknown),
@@ -215,6 +228,15 @@ mod tests {
             ("/v2/health/ready/", HttpRoute::Unknown),
             ("/v2/models/stats", HttpRoute::Statistics),
             ("/v2/models", HttpRoute::Unknown),
+            ("/v2/logging", HttpRoute::Logging),
+            ("/v2/trace/setting", HttpRoute::TraceSetting),
+            ("/a/b/c/d/e/f/g/h/i/j", HttpRoute::Unknown),
+        ]);
+    }
+
+    #[test]
+    fn model_paths() {
+        check(&[
             ("/v2/models/m", model("m", None, ModelOperation::Metadata)),
             ("/v2/models/m/", HttpRoute::Unknown),
             ("/v2/models/m/versions", HttpRoute::Unknown),
@@ -257,6 +279,12 @@ mod tests {
                 model("m", None, ModelOperation::TraceSetting),
             ),
             ("/v2/models/m/versions/1/trace/setting", HttpRoute::Unknown),
+        ]);
+    }
+
+    #[test]
+    fn repository_paths() {
+        check(&[
             ("/v2/repository/index", HttpRoute::RepositoryIndex),
             ("/v2/repository/r/index", HttpRoute::RepositoryIndex),
             (
@@ -277,6 +305,12 @@ mod tests {
             ),
             ("/v2/repository/models/m/reload", HttpRoute::Unknown),
             ("/v2/repository/models/m/reload", HttpRoute::Unknown),
+        ]);
+    }
+
+    #[test]
+    fn shared_memory_paths() {
+        check(&[
             (
                 "/v2/systemsharedmemory/status",
                 HttpRoute::SharedMemory {
@@ -300,11 +334,6 @@ mod tests {
                 HttpRoute::Unknown,
             ),
             ("/v2/systemsharedmemory/region/r", HttpRoute::Unknown),
-            ("/v2/logging", HttpRoute::Logging),
-            ("/v2/trace/setting", HttpRoute::TraceSetting),
-            ("/a/b/c/d/e/f/g/h/i/j", HttpRoute::Unknown),
-        ] {
-            assert_eq!(route(path), expected, "{path}");
-        }
+        ]);
     }
 }

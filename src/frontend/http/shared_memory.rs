@@ -253,7 +253,10 @@ mod tests {
         assert_eq!(list(&[]), b"[]");
         assert_eq!(
             String::from_utf8(list(&[row("a", 0), row("b\n", u64::MAX)])).unwrap(),
-            r#"[{"name":"a","key":"/k\"","offset":0,"byte_size":8},{"name":"b\n","key":"/k\"","offset":18446744073709551615,"byte_size":8}]"#
+            concat!(
+                r#"[{"name":"a","key":"/k\"","offset":0,"byte_size":8},{"name":"b\n","#,
+                r#""key":"/k\"","offset":18446744073709551615,"byte_size":8}]"#
+            )
         );
     }
 }

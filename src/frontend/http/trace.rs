@@ -124,7 +124,9 @@ mod tests {
             assert_eq!(
                 document(&values, "/a\"b"),
                 format!(
-                    r#"{{"trace_level":[{names}],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"/a\"b","trace_mode":"triton"}}"#
+                    "{{\"trace_level\":[{names}],\"trace_rate\":\"1000\",\
+                         \"trace_count\":\"-1\",\"log_frequency\":\"0\",\
+                         \"trace_file\":\"/a\\\"b\",\"trace_mode\":\"triton\"}}"
                 )
             );
         }

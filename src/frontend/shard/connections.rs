@@ -85,12 +85,12 @@ impl ConnectionState {
             self.idle_looks.set(self.idle_looks.get().saturating_add(1));
             self.shares.trim();
         }
-        let holder = self.shares.holder();
+        let usage = self.shares.usage();
         let held_bytes = match self.waiting.get() {
-            WaitReason::Receiving | WaitReason::Sending | WaitReason::Calls => holder.peer_bytes(),
+            WaitReason::Receiving | WaitReason::Sending | WaitReason::Calls => usage.peer_bytes(),
             WaitReason::Idle | WaitReason::Busy | WaitReason::NoCalls => 0,
         };
-        let moved_bytes = holder.moved_bytes();
+        let moved_bytes = usage.moved_bytes();
         let looks = self.stalled_looks.get().saturating_add(1);
         let since_bytes = moved_bytes.wrapping_sub(self.moved_bytes.get());
         // What is charged in few steps moves within them.

@@ -61,15 +61,15 @@ pub(crate) struct ShardHandle {
     pump_waker: OnceLock<Waker>,
     /// By protocol.
     connection_counts: [AtomicUsize; Protocol::ALL.len()],
-    /// Pokes sent and answered. Written by the watchdog and by the shard.
-    poke_count: AtomicU64,
+    /// Heartbeats sent and answered. Written by the watchdog and by the shard.
+    heartbeat_count: AtomicU64,
     answer_count: AtomicU64,
     in_flight_count: AtomicUsize,
     /// The system's number of the shard's thread; 0 before it runs.
     thread_id: AtomicI32,
     /// The shard is kept from its CPU. Written by the watchdog.
     is_starving: AtomicBool,
-    /// Something other than a poke was sent since [`ShardHandle::is_quiet`] was last asked.
+    /// Something other than a heartbeat was sent since [`ShardHandle::is_quiet`] was last asked.
     is_stirred: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ impl ShardHandle {
             mailbox,
             pump_waker: OnceLock::new(),
             connection_counts: Default::default(),
-            poke_count: AtomicU64::new(0),
+            heartbeat_count: AtomicU64::new(0),
             answer_count: AtomicU64::new(0),
             in_flight_count: AtomicUsize::new(0),
             thread_id: AtomicI32::new(0),
@@ -140,17 +140,18 @@ impl ShardHandle {
         self.pump_waker.get_or_init(|| waker.clone());
     }
 
-    /// Pokes the shard, unless the last poke is still unanswered: then returns false.
+    /// Sends the shard a heartbeat, unless the last one is still unanswered: then returns false.
     ///
     /// Either way its executor is woken. Ringing would not do: a pump that was woken but not run
     /// has its door open, and the executor may sleep on such a task (see `PREEMPT_AFTER`). A timer
     /// on the shard would not do either: its task could be the one that is slept on, and arming it
     /// would cost two system calls per sleep.
     pub(crate) fn send_heartbeat(&self) -> bool {
-        let sent_count = self.poke_count.load(Ordering::Relaxed);
+        let sent_count = self.heartbeat_count.load(Ordering::Relaxed);
         let is_answered = self.answer_count.load(Ordering::Relaxed) >= sent_count;
         if is_answered {
-            self.poke_count.store(sent_count + 1, Ordering::Relaxed);
+            self.heartbeat_count
+                .store(sent_count + 1, Ordering::Relaxed);
             self.send(ShardMessage::Heartbeat);
         }
         if let Some(waker) = self.pump_waker.get() {
@@ -159,18 +160,18 @@ impl ShardHandle {
         is_answered
     }
 
-    /// Whether a poke would find nothing to do: the last one is answered, it told of no requests,
-    /// and since the last call there was no message and no connection.
+    /// Whether a heartbeat would find nothing to do: the last one is answered, it told of no
+    /// requests, and since the last call there was no message and no connection.
     pub(crate) fn is_quiet(&self) -> bool {
         let was_stirred = self.is_stirred.swap(false, Ordering::Relaxed);
-        let sent_count = self.poke_count.load(Ordering::Relaxed);
+        let sent_count = self.heartbeat_count.load(Ordering::Relaxed);
         !was_stirred
             && self.connection_count() == 0
             && self.in_flight_count() == 0
             && self.answer_count.load(Ordering::Relaxed) >= sent_count
     }
 
-    /// The shard's answer to a poke: how many requests it has in flight.
+    /// The shard's answer to a heartbeat: how many requests it has in flight.
     pub(crate) fn answer(&self, in_flight_count: usize) {
         self.in_flight_count
             .store(in_flight_count, Ordering::Relaxed);
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_poke_wakes_a_pump_whose_door_is_open() {
+    fn every_heartbeat_wakes_the_shard() {
         let (link, _receiver) = ShardHandle::new();
         let count = Arc::new(WakeCount::default());
         link.set_pump_waker(&Waker::from(Arc::clone(&count)));

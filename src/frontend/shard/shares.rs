@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use conch_memory::{Budget, ClientId, Holder};
+use conch_memory::{Budget, ClientId, ConnectionUsage};
 
 /// The shares of one connection. A client is what the tenant header names, else the peer's address.
 pub struct ConnectionShares {
-    holder: Arc<Holder>,
+    usage: Arc<ConnectionUsage>,
     own: Arc<Budget>,
     /// Of the tenant that was spoken for last.
     tenant: RefCell<Option<(ClientId, Arc<Budget>)>>,
@@ -25,17 +25,17 @@ impl ConnectionShares {
             }
             Err(_) => budget.client(b""),
         };
-        let holder = Arc::<Holder>::default();
+        let usage = Arc::<ConnectionUsage>::default();
         ConnectionShares {
-            own: budget.share(&holder, client),
-            holder,
+            own: budget.share(&usage, client),
+            usage,
             tenant: RefCell::new(None),
         }
     }
 
     /// What all of them hold.
-    pub(super) fn holder(&self) -> &Holder {
-        &self.holder
+    pub(super) fn usage(&self) -> &ConnectionUsage {
+        &self.usage
     }
 
     /// That of the peer.
@@ -60,7 +60,7 @@ impl ConnectionShares {
         match &*tenant {
             Some((known, share)) if *known == client => Arc::clone(share),
             _ => {
-                let share = budget.share(&self.holder, client);
+                let share = budget.share(&self.usage, client);
                 *tenant = Some((client, Arc::clone(&share)));
                 share
             }

@@ -29,8 +29,8 @@ const MESSAGES_PER_TURN: usize = 256;
 /// first task, and if so goes to sleep with tasks ready to run, as if there were none
 /// (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that happens whenever the
 /// thread loses its CPU between the two: within 20 s at 3,000 requests/s on a shared CPU. With 100
-/// ms the thread would have to be off its CPU for as long, and the watchdog's pokes bound what is
-/// left.
+/// ms the thread would have to be off its CPU for as long, and the watchdog's heartbeats bound what
+/// is left.
 const PREEMPT_AFTER: Duration = Duration::from_millis(100);
 /// How long an idle shard looks for work before it sleeps, where it may spin at all.
 const SPIN: Duration = Duration::from_micros(20);

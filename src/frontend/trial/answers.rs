@@ -11,7 +11,11 @@ fn control_operations() {
     check(
         &get("/v2/models/mixed"),
         200,
-        r#"{"name":"mixed","versions":["1"],"platform":"fake","inputs":[{"name":"A","datatype":"UINT32","shape":[2,2]},{"name":"B","datatype":"BOOL","shape":[3]}],"outputs":[{"name":"OUT","datatype":"FP32","shape":[3,2]}]}"#,
+        concat!(
+            r#"{"name":"mixed","versions":["1"],"platform":"fake","inputs":[{"name":"A","#,
+            r#""datatype":"UINT32","shape":[2,2]},{"name":"B","datatype":"BOOL","#,
+            r#""shape":[3]}],"outputs":[{"name":"OUT","datatype":"FP32","shape":[3,2]}]}"#
+        ),
     );
     check(
         &get("/v2/models/none"),
@@ -97,50 +101,183 @@ fn inference_in_json() {
                 .as_bytes(),
         ),
         200,
-        "{\"model_name\":\"text\",\"model_version\":\"1\",\"outputs\":[{\"name\":\"OUT\",\"datatype\":\"BYTES\",\"shape\":[2],\"data\":[\"a\u{e9}\",\"\"]}]}",
+        "{\"model_name\":\"text\",\"model_version\":\"1\",\"outputs\":[{\"name\":\"OUT\",\
+         \"datatype\":\"BYTES\",\"shape\":[2],\"data\":[\"a\u{e9}\",\"\"]}]}",
     );
 }
 
+/// A path, a body, and what it is refused with.
+const REFUSED_BODIES: &[(&str, &str, u16, &str)] = &[
+    (
+        ECHO,
+        r#"{bad"#,
+        500,
+        "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+    ),
+    (
+        ECHO,
+        r#"{}"#,
+        500,
+        "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'",
+    ),
+    (
+        ECHO,
+        r#"{"inputs":3}"#,
+        500,
+        "Unable to parse 'inputs': attempt to access JSON non-array as array",
+    ),
+    (
+        ECHO,
+        r#"{"id":3,"inputs":[]}"#,
+        500,
+        "Unable to parse 'id': attempt to access JSON non-string as string",
+    ),
+    (
+        ECHO,
+        r#"{"inputs":[{"name":"IN","shape":[-1],"datatype":"FP32","data":[1]}]}"#,
+        500,
+        "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer",
+    ),
+    (
+        ECHO,
+        r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"FP31","data":[1]}]}"#,
+        400,
+        "invalid datatype for input IN",
+    ),
+    (
+        ECHO,
+        concat!(
+            r#"{"inputs":[{"name":"IN","shape":[9223372036854775807,2],"datatype":"FP32","#,
+            r#""data":[1]}]}"#
+        ),
+        400,
+        "invalid shape for input 'IN': shape [9223372036854775807,2] causes total element count \
+         to exceed maximum size of 9223372036854775807",
+    ),
+    (
+        ECHO,
+        r#"{"inputs":[{"name":"IN","shape":[9223372036854775807],"datatype":"FP32","data":[1]}]}"#,
+        400,
+        "byte size overflow for input 'IN': element count (9223372036854775807) * data type size \
+         (4) exceeds maximum allowed size (9223372036854775807)",
+    ),
+    (
+        ECHO,
+        r#"{"inputs":[{"name":"IN","shape":[300000],"datatype":"FP32","data":[1]}]}"#,
+        400,
+        "JSON input 'IN' has a byte_size (1200000 bytes) that exceeds the maximum allowed value \
+         of 1048576 bytes. Use --http-max-input-size to increase the limit.",
+    ),
+    (
+        ECHO,
+        r#"{"inputs":[{"name":"IN","shape":[2],"datatype":"FP32"}]}"#,
+        400,
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in \
+         'parameters', 'shared_memory_region' in 'parameters'. But no field is set",
+    ),
+    (
+        ECHO,
+        concat!(
+            r#"{"parameters":{"triton_x":1},"inputs":[{"name":"IN","shape":[2],"#,
+            r#""datatype":"FP32","data":[1,2]}]}"#
+        ),
+        400,
+        "parameter keys starting with 'triton_' are reserved for Triton usage and should not be \
+         specified.",
+    ),
+    (
+        ECHO,
+        concat!(
+            r#"{"parameters":{"x":[]},"inputs":[{"name":"IN","shape":[2],"#,
+            r#""datatype":"FP32","data":[1,2]}]}"#
+        ),
+        400,
+        "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'.",
+    ),
+    (
+        ECHO,
+        concat!(
+            r#"{"parameters":{"priority":-1},"inputs":[{"name":"IN","shape":[2],"#,
+            r#""datatype":"FP32","data":[1,2]}]}"#
+        ),
+        500,
+        "Unable to parse 'priority': attempt to access JSON non-unsigned-integer as \
+         unsigned-integer",
+    ),
+    (
+        "/v2/models/half/infer",
+        r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"FP16","data":[1]}]}"#,
+        400,
+        "receiving FP16 data via JSON is not supported. Please use the binary data format for \
+         input IN",
+    ),
+    (
+        "/v2/models/text/infer",
+        r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"BYTES","data":[1]}]}"#,
+        500,
+        "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+    ),
+    (
+        "/v2/models/none/infer",
+        r#"{}"#,
+        404,
+        "Request for unknown model: 'none' is not found",
+    ),
+];
+
+/// What follows the shape and type of an input, and what it is refused with.
+const REFUSED_INPUTS: &[(&str, u16, &str)] = &[
+    (
+        r#""data":[1,2,3]}]}"#,
+        500,
+        "Unable to parse 'data': Shape does not match true shape of 'data' field",
+    ),
+    (
+        r#""data":[1]}]}"#,
+        500,
+        "Failed to parse 'data' field: shape does not match true shape",
+    ),
+    (
+        r#""data":["a",1]}]}"#,
+        500,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        r#""data":[1,2],"parameters":{"binary_data_size":8}}]}"#,
+        400,
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in \
+         'parameters', 'shared_memory_region' in 'parameters'. But set 'data' 'binary_data_size'",
+    ),
+    (
+        r#""parameters":{"binary_data_size":8}}]}"#,
+        400,
+        "unexpected size for input 'IN', expecting 8 additional bytes for model 'echo'",
+    ),
+    (
+        r#""parameters":{"shared_memory_region":"r"}}]}"#,
+        404,
+        "Unable to find shared memory region: 'r'",
+    ),
+    (
+        concat!(
+            r#""data":[1,2]}],"outputs":[{"name":"OUT","#,
+            r#""parameters":{"shared_memory_region":"r","classification":1}}]}"#
+        ),
+        400,
+        "Output can't set both 'shared_memory_region' and 'classification'",
+    ),
+];
+
 #[test]
 fn inference_errors() {
-    let input = r#"{"inputs":[{"name":"IN","shape":[2],"datatype":"FP32","#;
-    for (path, body, status, message) in [
-        (ECHO, "{bad".to_owned(), 500, "failed to parse the request JSON buffer: Missing a name \
-                                        for object member. at 1"),
-        (ECHO, "{}".to_owned(), 500, "Unable to parse 'inputs': attempt to access non-existing \
-                                      object member 'inputs'"),
-        (ECHO, r#"{"inputs":3}"#.to_owned(), 500, "Unable to parse 'inputs': attempt to access \
-            JSON non-array as array"),
-        (ECHO, r#"{"id":3,"inputs":[]}"#.to_owned(), 500, "Unable to parse 'id': attempt to access \
-            JSON non-string as string"),
-        (ECHO, r#"{"inputs":[{"name":"IN","shape":[-1],"datatype":"FP32","data":[1]}]}"#.to_owned(), 500, "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"),
-        (ECHO, r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"FP31","data":[1]}]}"#.to_owned(), 400, "invalid datatype for input IN"),
-        (ECHO, r#"{"inputs":[{"name":"IN","shape":[9223372036854775807,2],"datatype":"FP32","data":[1]}]}"#.to_owned(), 400, "invalid shape for input 'IN': shape [9223372036854775807,2] causes total element count to exceed maximum size of 9223372036854775807"),
-        (ECHO, r#"{"inputs":[{"name":"IN","shape":[9223372036854775807],"datatype":"FP32","data":[1]}]}"#.to_owned(), 400, "byte size overflow for input 'IN': element count (9223372036854775807) * data type size (4) exceeds maximum allowed size (9223372036854775807)"),
-        (ECHO, r#"{"inputs":[{"name":"IN","shape":[300000],"datatype":"FP32","data":[1]}]}"#.to_owned(), 400, "JSON input 'IN' has a byte_size (1200000 bytes) that exceeds the maximum allowed value of 1048576 bytes. Use --http-max-input-size to increase the limit."),
-        (ECHO, format!(r#"{input}"data":[1,2,3]}}]}}"#), 500, "Unable to parse 'data': Shape does \
-            not match true shape of 'data' field"),
-        (ECHO, format!(r#"{input}"data":[1]}}]}}"#), 500, "Failed to parse 'data' field: shape \
-            does not match true shape"),
-        (ECHO, format!(r#"{input}"data":["a",1]}}]}}"#), 500, "Unable to parse 'data': attempt to \
-            access JSON non-number as double"),
-        (ECHO, format!("{}}}]}}", input.trim_end_matches(',')), 400, "Input must set only one of \
-            the following fields: 'data', 'binary_data_size' in 'parameters', \
-            'shared_memory_region' in 'parameters'. But no field is set"),
-        (ECHO, format!(r#"{input}"data":[1,2],"parameters":{{"binary_data_size":8}}}}]}}"#), 400, "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', 'shared_memory_region' in 'parameters'. But set 'data' 'binary_data_size'"),
-        (ECHO, format!(r#"{input}"parameters":{{"binary_data_size":8}}}}]}}"#), 400, "unexpected \
-            size for input 'IN', expecting 8 additional bytes for model 'echo'"),
-        (ECHO, format!(r#"{input}"parameters":{{"shared_memory_region":"r"}}}}]}}"#), 404, "Unable to find shared memory region: 'r'"),
-        (ECHO, format!(r#"{input}"data":[1,2]}}],"outputs":[{{"name":"OUT","parameters":{{"shared_memory_region":"r","classification":1}}}}]}}"#), 400, "Output can't set both 'shared_memory_region' and 'classification'"),
-        (ECHO, format!(r#"{{"parameters":{{"triton_x":1}},{}"data":[1,2]}}]}}"#, &input[1..]), 400, "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."),
-        (ECHO, format!(r#"{{"parameters":{{"x":[]}},{}"data":[1,2]}}]}}"#, &input[1..]), 400, "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."),
-        (ECHO, format!(r#"{{"parameters":{{"priority":-1}},{}"data":[1,2]}}]}}"#, &input[1..]), 500, "Unable to parse 'priority': attempt to access JSON non-unsigned-integer as unsigned-integer"),
-        ("/v2/models/half/infer", r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"FP16","data":[1]}]}"#.to_owned(), 400, "receiving FP16 data via JSON is not supported. Please use the binary data format for input IN"),
-        ("/v2/models/text/infer", r#"{"inputs":[{"name":"IN","shape":[1],"datatype":"BYTES","data":[1]}]}"#.to_owned(), 500, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
-        ("/v2/models/none/infer", "{}".to_owned(), 404, "Request for unknown model: 'none' is not \
-            found"),
-    ] {
-        check(&post(path, None, body.as_bytes()), status, &format!("{{\"error\":\"{message}\"}}"));
+    for (path, body, status, message) in REFUSED_BODIES {
+        let answer = format!("{{\"error\":\"{message}\"}}");
+        check(&post(path, None, body.as_bytes()), *status, &answer);
+    }
+    for (rest, status, message) in REFUSED_INPUTS {
+        let body = format!(r#"{{"inputs":[{{"name":"IN","shape":[2],"datatype":"FP32",{rest}"#);
+        let answer = format!("{{\"error\":\"{message}\"}}");
+        check(&post(ECHO, None, body.as_bytes()), *status, &answer);
     }
 }
 
@@ -187,11 +324,16 @@ fn errors_of_headers() {
 /// The worked examples of the binary tensor extension, byte for byte.
 #[test]
 fn binary_tensors() {
-    let json = br#"{"model_name":"mymodel","inputs":[{"name":"A","shape":[2,2],"datatype":"UINT32","parameters":{"binary_data_size":16}},{"name":"B","shape":[3],"datatype":"BOOL","parameters":{"binary_data_size":3}}],"outputs":[{"name":"OUT","parameters":{"binary_data":true}}]}"#;
+    let json = b"{\"model_name\":\"mymodel\",\"inputs\":[{\"name\":\"A\",\"shape\":[2,2],\
+         \"datatype\":\"UINT32\",\"parameters\":{\"binary_data_size\":16}},{\"name\":\"B\",\
+         \"shape\":[3],\"datatype\":\"BOOL\",\"parameters\":{\"binary_data_size\":3}}],\
+         \"outputs\":[{\"name\":\"OUT\",\"parameters\":{\"binary_data\":true}}]}";
     let mut body = json.to_vec();
     body.extend_from_slice(&[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 1, 0, 1]);
     let (status, head, answer) = exchange(&post("/v2/models/mixed/infer", Some(json.len()), &body));
-    let expected = br#"{"model_name":"mixed","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[3,2],"parameters":{"binary_data_size":24}}]}"#;
+    let expected =
+        b"{\"model_name\":\"mixed\",\"model_version\":\"1\",\"outputs\":[{\"name\":\"OUT\",\
+         \"datatype\":\"FP32\",\"shape\":[3,2],\"parameters\":{\"binary_data_size\":24}}]}";
     assert_eq!(status, 200, "{:?}", String::from_utf8_lossy(&answer));
     assert!(
         head.contains("Content-Type: application/octet-stream\r\n"),
@@ -226,7 +368,9 @@ fn binary_tensors() {
 fn large_tensors_of_both_kinds() {
     let count = 150_000;
     let json = format!(
-        r#"{{"inputs":[{{"name":"IN","shape":[{count}],"datatype":"FP32","parameters":{{"binary_data_size":{}}}}}],"parameters":{{"binary_data_output":true}}}}"#,
+        "{{\"inputs\":[{{\"name\":\"IN\",\"shape\":[{count}],\"datatype\":\"FP32\",\
+             \"parameters\":{{\"binary_data_size\":{}}}}}],\
+             \"parameters\":{{\"binary_data_output\":true}}}}",
         count * 4
     );
     let values: Vec<u8> = (0..count)

@@ -45,7 +45,8 @@ fn pipelined_requests_are_answered_in_order() {
     let mut text = Vec::new();
     for id in 0..50 {
         let body = format!(
-            r#"{{"id":"{id}","inputs":[{{"name":"IN","shape":[1],"datatype":"FP32","data":[{id}]}}]}}"#
+            "{{\"id\":\"{id}\",\"inputs\":[{{\"name\":\"IN\",\"shape\":[1],\
+                 \"datatype\":\"FP32\",\"data\":[{id}]}}]}}"
         );
         text.extend(post(ECHO, None, body.as_bytes()));
         text.extend(get("/v2/health/live"));

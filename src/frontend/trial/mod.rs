@@ -176,4 +176,7 @@ fn get(path: &str) -> Vec<u8> {
 const ECHO: &str = "/v2/models/echo/infer";
 const ECHO_BODY: &[u8] =
     br#"{"id":"7","inputs":[{"name":"IN","shape":[2],"datatype":"FP32","data":[1,2.5]}]}"#;
-const ECHO_ANSWER: &str = r#"{"id":"7","model_name":"echo","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[2],"data":[1.0,2.5]}]}"#;
+const ECHO_ANSWER: &str = concat!(
+    r#"{"id":"7","model_name":"echo","model_version":"1","outputs":[{"name":"OUT","#,
+    r#""datatype":"FP32","shape":[2],"data":[1.0,2.5]}]}"#
+);

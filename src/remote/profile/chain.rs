@@ -196,7 +196,8 @@ mod tests {
     const CREDENTIALS: &str =
         "[keys]\naws_access_key_id=K\naws_secret_access_key=S\n[half]\naws_access_key_id=K\n";
     const CONFIG: &str = "\
-[profile one]\nrole_arn=R1\nsource_profile=keys\nexternal_id=E\nrole_session_name=N\nduration_seconds=900
+[profile one]\nrole_arn=R1\nsource_profile=keys\nexternal_id=E\nrole_session_name=N\n\
+duration_seconds=900
 [profile two]\nrole_arn=R2\nsource_profile=one
 [profile pod]\nrole_arn=R\ncredential_source=EcsContainer
 [profile variables]\nrole_arn=R\ncredential_source=Environment

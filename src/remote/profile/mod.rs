@@ -267,14 +267,16 @@ mod tests {
         fs::create_dir_all(folder.join(".aws")).unwrap();
         fs::write(
             folder.join(".aws/credentials"),
-            "[default]\naws_access_key_id=D\naws_secret_access_key=d\n[work]\naws_access_key_id=W\naws_secret_access_key=w\naws_session_token=t\n",
+            "[default]\naws_access_key_id=D\naws_secret_access_key=d\n[work]\n\
+             aws_access_key_id=W\naws_secret_access_key=w\naws_session_token=t\n",
         )
         .unwrap();
         fs::write(
             folder.join(".aws/config"),
             "[default]\nregion=r1\n[profile work]\nregion=r2\n[profile \
              role]\nrole_arn=arn\nsource_profile=work\n[profile bare]\nrole_arn=arn\n[profile \
-             keyed]\nrole_arn=arn\nsource_profile=default\naws_access_key_id=X\naws_secret_access_key=x\n",
+             keyed]\nrole_arn=arn\nsource_profile=default\naws_access_key_id=X\n\
+             aws_secret_access_key=x\n",
         )
         .unwrap();
         let home = folder.display().to_string();

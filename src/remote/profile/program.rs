@@ -200,7 +200,8 @@ mod tests {
             (format!(r#"{{"Version": 1, {keys}}}"#), Ok(false)),
             (
                 format!(
-                    r#"{{"Version": 1, {keys}, "SessionToken": "T", "Expiration": "1970-01-01T00:00:09Z", "More": []}}"#
+                    "{{\"Version\": 1, {keys}, \"SessionToken\": \"T\",\
+                          \"Expiration\": \"1970-01-01T00:00:09Z\", \"More\": []}}"
                 ),
                 Ok(true),
             ),

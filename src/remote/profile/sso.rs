@@ -309,8 +309,9 @@ mod tests {
         );
     }
 
-    const FILE: &str = r#"{"accessToken": "A", "expiresAt": "1970-01-01T01:00:00Z", "clientId": "I", "clientSecret": "S",
-        "refreshToken": "R", "registrationExpiresAt": "1970-01-02T00:00:00Z", "startUrl": "u"}"#;
+    const FILE: &str = r#"{"accessToken": "A", "expiresAt": "1970-01-01T01:00:00Z", "clientId": "I",
+        "clientSecret": "S", "refreshToken": "R",
+        "registrationExpiresAt": "1970-01-02T00:00:00Z", "startUrl": "u"}"#;
 
     #[test]
     fn tokens() {
@@ -381,7 +382,9 @@ mod tests {
 
     #[test]
     fn answers() {
-        let body = r#"{"roleCredentials": {"accessKeyId": "K", "secretAccessKey": "S", "sessionToken": "T", "expiration": 9000}}"#;
+        let body = r#"{"roleCredentials": {
+            "accessKeyId": "K", "secretAccessKey": "S", "sessionToken": "T", "expiration": 9000
+        }}"#;
         let found = read_answer(StatusCode::OK, body.as_bytes()).unwrap();
         assert_eq!(found.credential.key_id, "K");
         assert_eq!(found.credential.token.as_deref(), Some("T"));

@@ -173,7 +173,8 @@ mod tests {
         };
         assert_eq!(
             form("AssumeRoleWithWebIdentity", &plain, Some("t+t")),
-            "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=r&RoleSessionName=me&WebIdentityToken=t%2Bt"
+            "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=r&RoleSessionName=me&\
+             WebIdentityToken=t%2Bt"
         );
         let name = session_name(UNIX_EPOCH + Duration::from_secs(9));
         assert_eq!(name, format!("conch-{}-9", std::process::id()));
@@ -181,17 +182,22 @@ mod tests {
 
     #[test]
     fn answers() {
-        let keys = "<Credentials><AccessKeyId>K</AccessKeyId><SecretAccessKey>S/&amp;</SecretAccessKey>\
-                    <SessionToken>T==</SessionToken><Expiration>1970-01-01T00:00:09Z</Expiration></Credentials>";
+        let keys = "<Credentials><AccessKeyId>K</AccessKeyId><SecretAccessKey>S/&\
+                    amp;</SecretAccessKey>\
+                    <SessionToken>T==</SessionToken><Expiration>1970-01-01T00:00:09Z</Expiration>\
+                    </Credentials>";
         let whole = |action: &str, inside: &str| {
             format!(
                 "<?xml version=\"1.0\"?>\n<{action}Response \
                  xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  \
-                 <{action}Result><AssumedRoleUser><Arn>a</Arn></AssumedRoleUser>{inside}<PackedPolicySize>6</PackedPolicySize></{action}Result><ResponseMetadata><RequestId>1</RequestId></ResponseMetadata></{action}Response>"
+                 <{action}Result><AssumedRoleUser><Arn>a</Arn></AssumedRoleUser>\
+                 {inside}<PackedPolicySize>6</PackedPolicySize></{action}Result><ResponseMetadata>\
+                 <RequestId>1</RequestId></ResponseMetadata></{action}Response>"
             )
         };
         let refusal = "<ErrorResponse \
-                       xmlns=\"x\"><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>not\nyou</Message></Error><RequestId>1</RequestId></ErrorResponse>";
+                       xmlns=\"x\"><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>\
+                       not\nyou</Message></Error><RequestId>1</RequestId></ErrorResponse>";
         let no_service = Err("the answer is not that of a token service");
         let table: [(u16, String, Result<&str, &str>); 9] = [
             (200, whole("AssumeRole", keys), Ok("K")),

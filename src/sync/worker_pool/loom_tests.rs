@@ -123,9 +123,29 @@ fn live<const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>(
     });
 }
 
+type Numbered = Box<Node<usize>>;
+
 /// Work for one worker alone, by worker.
 #[derive(Default)]
 struct Named([VecDeque<()>; 2]);
+
+impl Named {
+    /// Queues `arrivals`, and notifies the workers that they are for if `is_notifying`.
+    fn accept(
+        &mut self,
+        arrivals: Drained<Numbered>,
+        pool: &WorkerPool<Numbered, Named>,
+        is_notifying: bool,
+    ) {
+        for item in arrivals {
+            let target = (*item).into_value();
+            self.0[target].push_back(());
+            if is_notifying {
+                pool.notify_locked(target);
+            }
+        }
+    }
+}
 
 /// Two workers whose work is for one of them each, `targets` in order, from one producer; after
 /// `targets` items another thread notifies worker 1 of work beside the inbox.
@@ -136,7 +156,6 @@ fn named(targets: &'static [usize], is_notified_from_outside: bool, is_notifying
     builder.preemption_bound = Some(1);
     builder.max_duration = Some(std::time::Duration::from_secs(40));
     builder.check(move || {
-        type Numbered = Box<Node<usize>>;
         let pool = Arc::new(WorkerPool::<Numbered, Named>::with_addressed_workers(
             Named::default(),
             2,
@@ -156,13 +175,7 @@ fn named(targets: &'static [usize], is_notified_from_outside: bool, is_notifying
                 thread::spawn(move || {
                     let mut worker = pool.worker(core, Spin::OFF);
                     let drive = |named: &mut Named, arrivals: Drained<Numbered>, _: u64| {
-                        for item in arrivals {
-                            let target = (*item).into_value();
-                            named.0[target].push_back(());
-                            if is_notifying {
-                                pool.notify_locked(target);
-                            }
-                        }
+                        named.accept(arrivals, &pool, is_notifying);
                         if core == 1 && beside.load(Ordering::Relaxed) == 1 {
                             beside.store(0, Ordering::Relaxed);
                             named.0[1].push_back(());

@@ -33,7 +33,7 @@ use crate::mpsc_queue::{Drained, Link, MpscQueue, Refused};
 use crate::parker::{Clock, IdleSet, NEVER_NS, Spin};
 use crate::primitives::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::try_lock::{TryLock, TryLockGuard};
-use worker::{Look, WorkerState};
+use worker::{PollNeed, WorkerState};
 
 pub use worker::Worker;
 
@@ -97,7 +97,7 @@ enum DriveOutcome<B> {
         is_ready: bool,
     },
     /// Nothing, and it drives the scheduler again if told so.
-    Nothing(Look),
+    Nothing(PollNeed),
     /// The pool is closed and drained.
     Drained,
 }
@@ -219,7 +219,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                 return None;
             }
             let mut is_held_elsewhere = false;
-            if self.has_reason(worker.state.look(), core, clock) {
+            if self.has_reason(worker.state.poll_need(), core, clock) {
                 if let Some(scheduler) = self.lock.try_lock() {
                     if worker.state.lock() {
                         self.unlist(core);
@@ -233,9 +233,9 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                             worker.state.end();
                             return None;
                         }
-                        DriveOutcome::Nothing(look) => worker.state.stay(look),
+                        DriveOutcome::Nothing(need) => worker.state.stay(need),
                     }
-                    if worker.state.look() == Look::Due {
+                    if worker.state.poll_need() == PollNeed::Due {
                         continue;
                     }
                 } else {
@@ -257,10 +257,10 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
     }
 
     /// Whether worker `core` has to drive the scheduler.
-    fn has_reason(&self, look: Look, core: usize, clock: &impl Clock) -> bool {
-        match look {
-            Look::Due => true,
-            Look::OnNews { has_seen_closing } => {
+    fn has_reason(&self, need: PollNeed, core: usize, clock: &impl Clock) -> bool {
+        match need {
+            PollNeed::Due => true,
+            PollNeed::OnNews { has_seen_closing } => {
                 self.is_notified(core) || self.has_news(clock, has_seen_closing)
             }
         }
@@ -307,9 +307,9 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
             return DriveOutcome::Drained;
         }
         DriveOutcome::Nothing(if is_left {
-            Look::Due
+            PollNeed::Due
         } else {
-            Look::OnNews {
+            PollNeed::OnNews {
                 has_seen_closing: is_closing,
             }
         })

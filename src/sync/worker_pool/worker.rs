@@ -17,7 +17,7 @@ impl Worker {
         Worker {
             core,
             spin,
-            state: WorkerState::Away(Look::Due),
+            state: WorkerState::Away(PollNeed::Due),
             unwatched_deadline_ns: None,
         }
     }
@@ -35,7 +35,7 @@ impl Worker {
 
 /// Whether a worker drives the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum PollNeed {
     /// Whatever the published poll state says.
     Due,
     /// If there is news. That the pool closes is none once the worker has seen it.
@@ -63,9 +63,9 @@ pub(super) enum Look {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerState {
     /// Outside of the pool: it starts, or executes its batch.
-    Away(Look),
-    Awake(Look),
-    Listed(Look),
+    Away(PollNeed),
+    Awake(PollNeed),
+    Listed(PollNeed),
     /// It holds the lock, or has just unlocked.
     Driving,
     Ended,
@@ -75,15 +75,15 @@ impl WorkerState {
     /// The worker asks for a batch.
     pub(super) fn next(&mut self) {
         *self = match *self {
-            WorkerState::Away(look) => WorkerState::Awake(look),
+            WorkerState::Away(need) => WorkerState::Awake(need),
             state => panic!("a worker asks for a batch while it is {state:?}"),
         };
     }
 
     /// How the worker looks before it locks.
-    pub(super) fn look(self) -> Look {
+    pub(super) fn poll_need(self) -> PollNeed {
         match self {
-            WorkerState::Awake(look) | WorkerState::Listed(look) => look,
+            WorkerState::Awake(need) | WorkerState::Listed(need) => need,
             state => panic!("a worker looks while it is {state:?}"),
         }
     }
@@ -91,7 +91,7 @@ impl WorkerState {
     /// The worker is in the idle set.
     pub(super) fn list(&mut self) {
         *self = match *self {
-            WorkerState::Awake(look) => WorkerState::Listed(look),
+            WorkerState::Awake(need) => WorkerState::Listed(need),
             state => panic!("a worker enters the idle set while it is {state:?}"),
         };
     }
@@ -108,9 +108,9 @@ impl WorkerState {
     }
 
     /// The scheduler had no batch for the worker.
-    pub(super) fn stay(&mut self, look: Look) {
+    pub(super) fn stay(&mut self, need: PollNeed) {
         assert_eq!(*self, WorkerState::Driving);
-        *self = WorkerState::Awake(look);
+        *self = WorkerState::Awake(need);
     }
 
     /// The worker leaves with a batch. Whether more can be formed now is decided anew on its next
@@ -118,9 +118,9 @@ impl WorkerState {
     pub(super) fn take_batch(&mut self, is_ready: bool) {
         assert_eq!(*self, WorkerState::Driving);
         *self = WorkerState::Away(if is_ready {
-            Look::Due
+            PollNeed::Due
         } else {
-            Look::OnNews {
+            PollNeed::OnNews {
                 has_seen_closing: false,
             }
         });
@@ -129,7 +129,7 @@ impl WorkerState {
     /// The worker was parked, and is out of the idle set.
     pub(super) fn wake(&mut self) {
         assert!(matches!(*self, WorkerState::Listed(_)));
-        *self = WorkerState::Awake(Look::Due);
+        *self = WorkerState::Awake(PollNeed::Due);
     }
 
     /// The worker gets no further batch.

@@ -297,7 +297,12 @@ fn a_model_without_a_file_has_no_agents() {
     let bed = Bed::new(|directory| directory.folder("r/bare/1"));
     bed.load("bare").unwrap_err();
     assert!(bed.heard(0).is_empty());
-    let config = r#"{"backend":"fake","max_batch_size":3,"model_repository_agents":{"agents":[{"name":"given"}]},"input":[{"name":"IN","data_type":"TYPE_INT32","dims":[1]}],"output":[{"name":"OUT","data_type":"TYPE_INT32","dims":[1]}]}"#;
+    let config = concat!(
+        r#"{"backend":"fake","max_batch_size":3,"#,
+        r#""model_repository_agents":{"agents":[{"name":"given"}]},"input":[{"name":"IN","#,
+        r#""data_type":"TYPE_INT32","dims":[1]}],"output":[{"name":"OUT","#,
+        r#""data_type":"TYPE_INT32","dims":[1]}]}"#
+    );
     let overrides = Overrides {
         config: Some(config.to_owned()),
         files: Vec::new(),

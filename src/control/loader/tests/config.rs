@@ -8,7 +8,10 @@ use super::fake::fault;
 use super::start;
 use crate::options::EngineOptions;
 
-const TENSORS: &str = r#""input":[{"name":"IN","data_type":"TYPE_INT32","dims":[1]}],"output":[{"name":"OUT","data_type":"TYPE_INT32","dims":[1]}]"#;
+const TENSORS: &str = concat!(
+    r#""input":[{"name":"IN","data_type":"TYPE_INT32","dims":[1]}],"output":[{"name":"OUT","#,
+    r#""data_type":"TYPE_INT32","dims":[1]}]"#
+);
 
 #[test]
 fn json_stands_for_the_text_that_is_not_there() {

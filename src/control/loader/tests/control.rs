@@ -61,7 +61,8 @@ pub(super) fn config(name: &str, more: &str) -> Overrides {
         |name: &str| format!(r#"[{{"name":"{name}","data_type":"TYPE_INT32","dims":[1]}}]"#);
     Overrides {
         config: Some(format!(
-            r#"{{"name":"{name}","backend":"fake","max_batch_size":8,"input":{},"output":{}{more}}}"#,
+            "{{\"name\":\"{name}\",\"backend\":\"fake\",\"max_batch_size\":8,\"input\":{},\
+                 \"output\":{}{more}}}",
             tensor("IN"),
             tensor("OUT")
         )),
@@ -170,6 +171,32 @@ fn startup_models() {
     server.stop().unwrap();
 }
 
+/// Loads that are invalid, and what is said of them.
+const INVALID_LOADS: [(&str, &str); 5] = [
+    (
+        "bad",
+        "load failed for model 'bad': version 1 is at UNAVAILABLE state: Internal: the weights \
+         are broken;\n",
+    ),
+    (
+        "bare",
+        "load failed for model 'bare': at least one version must be available under the version \
+         policy of model 'bare'\n",
+    ),
+    (
+        " ",
+        "Model name cannot be empty. Please enter a valid name to deploy.",
+    ),
+    (
+        "../r/m",
+        "invalid model name '../r/m', model name must not contain path traversal characters",
+    ),
+    (
+        "..",
+        "invalid model name '..', model name must not contain path traversal characters",
+    ),
+];
+
 #[test]
 fn what_loads_and_unloads_answer() {
     let directory = Directory::new();
@@ -181,52 +208,18 @@ fn what_loads_and_unloads_answer() {
     directory.file("r/odd/config.pbtxt", "no_such_field: 1");
     let (host, server) = start(explicit(&directory, &["r", "s"]));
     assert!(server.readiness().wait(), "an empty start is a good one");
-    let not_polled = |name: &str| {
-        Err(Error::internal(format!(
+    for name in ["m", "m"] {
+        assert_eq!(plain(&server, name), Ok(()), "{name}");
+    }
+    for name in ["missing", "odd", "twice"] {
+        let not_polled = Error::internal(format!(
             "failed to load '{name}', failed to poll from model repository"
-        )))
-    };
-    let invalid = |text: &str| Err(Error::invalid(text.to_owned()));
-    let table = [
-        ("m", Ok(())),
-        ("m", Ok(())),
-        ("missing", not_polled("missing")),
-        ("odd", not_polled("odd")),
-        ("twice", not_polled("twice")),
-        (
-            "bad",
-            invalid(
-                "load failed for model 'bad': version 1 is at UNAVAILABLE state: Internal: the \
-                 weights are broken;\n",
-            ),
-        ),
-        (
-            "bare",
-            invalid(
-                "load failed for model 'bare': at least one version must be available under the \
-                 version policy of model 'bare'\n",
-            ),
-        ),
-        (
-            " ",
-            invalid("Model name cannot be empty. Please enter a valid name to deploy."),
-        ),
-        (
-            "../r/m",
-            invalid(
-                "invalid model name '../r/m', model name must not contain path traversal \
-                 characters",
-            ),
-        ),
-        (
-            "..",
-            invalid(
-                "invalid model name '..', model name must not contain path traversal characters",
-            ),
-        ),
-    ];
-    for (name, expected) in table {
-        assert_eq!(plain(&server, name), expected, "{name}");
+        ));
+        assert_eq!(plain(&server, name), Err(not_polled), "{name}");
+    }
+    for (name, message) in INVALID_LOADS {
+        let invalid = Error::invalid(message.to_owned());
+        assert_eq!(plain(&server, name), Err(invalid), "{name}");
     }
     assert_eq!(host.events.count("load m:1"), 1, "no change, no load");
     assert_eq!(

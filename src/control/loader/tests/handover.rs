@@ -21,7 +21,8 @@ use crate::Server;
 
 const DIRECT: &str = "sequence_batching { max_sequence_idle_microseconds: 60000000 direct { } }";
 const OLDEST: &str = "sequence_batching \
-                      { max_sequence_idle_microseconds: 60000000 oldest { max_candidate_sequences: 4 } }";
+                      { max_sequence_idle_microseconds: 60000000 \
+                      oldest { max_candidate_sequences: 4 } }";
 
 type Outcome = Result<Arc<ModelVersion>, Error>;
 

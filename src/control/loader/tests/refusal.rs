@@ -200,7 +200,10 @@ fn overrides_that_make_no_model_are_refused() {
     let directory = Directory::new();
     directory.model("r", "m", &["1"], "");
     let (_, server) = start(explicit(&directory, &["r"]));
-    let good = r#"{"backend":"fake","input":[{"name":"IN","data_type":"TYPE_INT32","dims":[1]}],"output":[{"name":"OUT","data_type":"TYPE_INT32","dims":[1]}]}"#;
+    let good = concat!(
+        r#"{"backend":"fake","input":[{"name":"IN","data_type":"TYPE_INT32","dims":[1]}],"#,
+        r#""output":[{"name":"OUT","data_type":"TYPE_INT32","dims":[1]}]}"#
+    );
     let overrides = |config: Option<&str>, file: Option<&str>| Overrides {
         config: config.map(str::to_owned),
         files: file

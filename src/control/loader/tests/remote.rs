@@ -226,7 +226,8 @@ fn a_copy_lives_as_long_as_what_was_loaded_from_it() {
     );
     // Nothing new there.
     load(&server, "m").unwrap();
-    let config = r#"{"backend": "fake", "max_batch_size": 4, "input": [{"name": "IN", "data_type": "TYPE_INT32", "dims": [1]}],
+    let config = r#"{"backend": "fake", "max_batch_size": 4,
+        "input": [{"name": "IN", "data_type": "TYPE_INT32", "dims": [1]}],
         "output": [{"name": "OUT", "data_type": "TYPE_INT32", "dims": [1]}]}"#;
     let overrides = Overrides {
         config: Some(config.to_owned()),

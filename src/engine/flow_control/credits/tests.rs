@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use conch_memory::Holder;
+use conch_memory::ConnectionUsage;
 
 use crate::flow_control::backlog::REQUEST_SHARE;
 use crate::flow_control::credits::*;
@@ -34,8 +34,8 @@ fn sent_count(credits: &Credits) -> u64 {
 #[test]
 fn one_client_leaves_room_in_the_backlog_for_others() {
     let budget = Budget::new(1 << 30);
-    let holder = Arc::<Holder>::default();
-    let share = |name: &[u8]| budget.share(&holder, budget.client(name));
+    let usage = Arc::<ConnectionUsage>::default();
+    let share = |name: &[u8]| budget.share(&usage, budget.client(name));
     // Names with different counters: of a few, two share one in a server of hundreds.
     let one = share(b"one");
     let other = (0..9u8)
@@ -144,7 +144,7 @@ fn a_reader_that_pauses_for_longer_than_the_patience_is_given_up() {
 #[test]
 fn senders_and_readers_of_one_request_never_give_back_too_much() {
     let budget = Budget::new(1 << 30);
-    let share = budget.share(&Arc::<Holder>::default(), budget.client(b"one"));
+    let share = budget.share(&Arc::<ConnectionUsage>::default(), budget.client(b"one"));
     let backlog = StreamBacklog::new(LONG, REQUEST_SHARE * 8 * SMALL_RESPONSE_BYTES);
     let credits = Credits::new(&backlog, &share);
     std::thread::scope(|scope| {

@@ -91,14 +91,17 @@ fn stages_out_of_order_count_as_nothing() {
     );
 }
 
-#[test]
-fn responses_are_counted_by_index_and_checked() {
-    let sent = |success, start_ns, output_start_ns, end_ns| ResponseReport::Sent {
+fn sent(success: bool, start_ns: u64, output_start_ns: u64, end_ns: u64) -> ResponseReport {
+    ResponseReport::Sent {
         success,
         start_ns,
         output_start_ns,
         end_ns,
-    };
+    }
+}
+
+#[test]
+fn responses_are_counted_by_index_and_checked() {
     let table: [(ResponseReport, Result<[u64; 6], &str>); 9] = [
         (sent(true, 10, 15, 18), Ok([1, 1, 1, 0, 0, 0])),
         (
@@ -158,6 +161,10 @@ fn responses_are_counted_by_index_and_checked() {
         });
         assert_eq!(counts, expected.ok(), "{report:?}");
     }
+}
+
+#[test]
+fn responses_of_one_index_are_summed() {
     let statistics = Statistics::new(1, 0);
     statistics
         .report_response(0, sent(true, 10, 15, 18))

@@ -475,29 +475,31 @@ mod tests {
         }
     }
 
+    type ChosenParameter = (&'static str, ParameterChoice<'static>);
+
+    /// The classes and the region that an output's parameters ask for.
+    type Asked = (Option<u32>, Option<&'static str>);
+
+    const REGION: ChosenParameter = ("shared_memory_region", ParameterChoice::Text("r"));
+    const SIZE: ChosenParameter = ("shared_memory_byte_size", ParameterChoice::Int(4));
+
+    fn output(parameters: &[ChosenParameter]) -> Result<Asked, (GrpcCode, String)> {
+        let parameters = parameters.iter().copied().collect();
+        check_output(&RequestedOutput {
+            name: "OUT",
+            parameters,
+        })
+        .map(|wish| match wish {
+            OutputRequest::Nothing => (None, None),
+            OutputRequest::Classes(count) => (Some(count), None),
+            OutputRequest::Region(part) => (None, Some(part.region)),
+        })
+        .map_err(|status| (status.code, status.message.into_owned()))
+    }
+
     #[test]
-    fn output_parameters() {
-        let check = |parameters: &[(&'static str, ParameterChoice<'static>)]| {
-            let parameters = parameters.iter().copied().collect();
-            check_output(&RequestedOutput {
-                name: "OUT",
-                parameters,
-            })
-            .map(|wish| match wish {
-                OutputRequest::Nothing => (None, None),
-                OutputRequest::Classes(count) => (Some(count), None),
-                OutputRequest::Region(part) => (None, Some(part.region)),
-            })
-            .map_err(|status| (status.code, status.message.into_owned()))
-        };
-        let region = ("shared_memory_region", ParameterChoice::Text("r"));
-        let size = ("shared_memory_byte_size", ParameterChoice::Int(4));
-        type Row<'a> = (
-            &'a [(&'static str, ParameterChoice<'static>)],
-            GrpcCode,
-            &'a str,
-        );
-        let table: &[Row<'_>] = &[
+    fn wrong_output_parameters_have_upstreams_words() {
+        let table: &[(&[ChosenParameter], GrpcCode, &str)] = &[
             (
                 &[("classification", ParameterChoice::Bool(true))],
                 GrpcCode::InvalidArgument,
@@ -509,18 +511,18 @@ mod tests {
                 "invalid value for 'classification' parameter, expected >= 0",
             ),
             (
-                &[region, size, ("classification", ParameterChoice::Int(1))],
+                &[REGION, SIZE, ("classification", ParameterChoice::Int(1))],
                 GrpcCode::InvalidArgument,
                 "output can't set both 'shared_memory_region' and 'classification'",
             ),
             (
-                &[region],
+                &[REGION],
                 GrpcCode::InvalidArgument,
                 "'shared_memory_byte_size' must be specified along with 'shared_memory_region' \
                  parameter for tensor 'OUT'",
             ),
             (
-                &[size],
+                &[SIZE],
                 GrpcCode::InvalidArgument,
                 "'shared_memory_byte_size' can not be specified without 'shared_memory_region' \
                  parameter for tensor 'OUT'",
@@ -539,9 +541,9 @@ mod tests {
             ),
             (
                 &[
-                    region,
+                    REGION,
                     ("shared_memory_offset", ParameterChoice::Text("1")),
-                    size,
+                    SIZE,
                 ],
                 GrpcCode::InvalidArgument,
                 "invalid value type for 'shared_memory_offset' parameter for tensor 'OUT', \
@@ -549,16 +551,20 @@ mod tests {
             ),
         ];
         for (parameters, code, message) in table {
-            assert_eq!(check(parameters), Err((*code, (*message).to_owned())));
+            assert_eq!(output(parameters), Err((*code, (*message).to_owned())));
         }
+    }
+
+    #[test]
+    fn output_parameters_ask_for_classes_or_a_region() {
         assert_eq!(
-            check(&[("other", ParameterChoice::Int(1))]),
+            output(&[("other", ParameterChoice::Int(1))]),
             Ok((None, None))
         );
         let three = [("classification", ParameterChoice::Int(3))];
-        assert_eq!(check(&three), Ok((Some(3), None)));
+        assert_eq!(output(&three), Ok((Some(3), None)));
         let huge = [("classification", ParameterChoice::Int(i64::MAX))];
-        assert_eq!(check(&huge), Ok((Some(u32::MAX), None)));
-        assert_eq!(check(&[region, size]), Ok((None, Some("r"))));
+        assert_eq!(output(&huge), Ok((Some(u32::MAX), None)));
+        assert_eq!(output(&[REGION, SIZE]), Ok((None, Some("r"))));
     }
 }

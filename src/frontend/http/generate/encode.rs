@@ -174,7 +174,10 @@ mod tests {
         }];
         assert_eq!(
             written(outputs(), parameters, "r").0,
-            r#"{"A":[1,2],"id":"r","model_name":"m","model_version":"3","none":[],"p":0.5,"scalar":true,"text":"\"\n","z":-1}"#
+            concat!(
+                r#"{"A":[1,2],"id":"r","model_name":"m","model_version":"3","none":[],"#,
+                r#""p":0.5,"scalar":true,"text":"\"\n","z":-1}"#
+            )
         );
         assert!(written(outputs(), Vec::new(), "").0.contains(r#""id":7"#));
     }

@@ -326,7 +326,9 @@ mod tests {
     fn bytes_must_agree_with_the_shape() {
         let good = |data: &str, data_type: &str, shape: &str| {
             Ok(format!(
-                r#"{{"model_name":"m","model_version":"1","outputs":[{{"name":"O","datatype":"{data_type}","shape":{shape},"data":{data}}}]}}"#
+                "{{\"model_name\":\"m\",\"model_version\":\"1\",\
+                     \"outputs\":[{{\"name\":\"O\",\"datatype\":\"{data_type}\",\
+                     \"shape\":{shape},\"data\":{data}}}]}}"
             ))
         };
         assert_eq!(

@@ -389,7 +389,8 @@ mod tests {
     #[test]
     fn finds_what_it_noted() {
         let document = parse(
-            br#" {"a":{"b":[1,-2,3.5,{"c":null}],"x\u0041\n":"y\ud83d\ude00"},"data":[[1,2],[{"q":[]}]],"t":true,"f":false} "#,
+            b" {\"a\":{\"b\":[1,-2,3.5,{\"c\":null}],\"x\\u0041\\n\":\"y\\ud83d\\ude00\"},\
+                 \"data\":[[1,2],[{\"q\":[]}]],\"t\":true,\"f\":false} ",
         )
         .unwrap();
         let root = document.root();
@@ -532,7 +533,8 @@ mod tests {
             state ^= state << 17;
             state
         };
-        let valid = br#"{"id":"a\u00e9","inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1.5,-2e3]}],"p":null}"#;
+        let valid = b"{\"id\":\"a\\u00e9\",\"inputs\":[{\"name\":\"x\",\"shape\":[1,2],\
+            \"datatype\":\"FP32\",\"data\":[1.5,-2e3]}],\"p\":null}";
         for _ in 0..20_000 {
             let mut text = valid.to_vec();
             for _ in 0..=random() % 3 {

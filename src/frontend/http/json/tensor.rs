@@ -424,94 +424,97 @@ mod tests {
         );
     }
 
+    /// A tensor, its type and element count, and its refusal.
+    const REFUSED: &[(&str, DataType, usize, &str)] = &[
+        (
+            "[1,2,3]",
+            DataType::Fp32,
+            2,
+            "Unable to parse 'data': Shape does not match true shape of 'data' field",
+        ),
+        (
+            "[1]",
+            DataType::Fp32,
+            2,
+            "Failed to parse 'data' field: shape does not match true shape",
+        ),
+        (
+            "[\"a\"]",
+            DataType::Fp32,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-number as double",
+        ),
+        (
+            "[{}]",
+            DataType::Fp32,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-number as double",
+        ),
+        (
+            "[null]",
+            DataType::Fp64,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-number as double",
+        ),
+        (
+            "[1]",
+            DataType::Bool,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-boolean as boolean",
+        ),
+        (
+            "[-1]",
+            DataType::Uint8,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-unsigned-integer as \
+             unsigned-integer",
+        ),
+        (
+            "[1.0]",
+            DataType::Int32,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-signed-integer as \
+             signed-integer",
+        ),
+        (
+            "[9223372036854775808]",
+            DataType::Int64,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-signed-integer as \
+             signed-integer",
+        ),
+        (
+            "[18446744073709551616]",
+            DataType::Uint64,
+            1,
+            "Unable to parse 'data': attempt to access JSON non-unsigned-integer as \
+             unsigned-integer",
+        ),
+        (
+            "[1]",
+            DataType::Bytes,
+            1,
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+        ),
+        (
+            "[1]",
+            DataType::Fp16,
+            1,
+            "receiving FP16 data via JSON is not supported. Please use the binary data format \
+             for input in",
+        ),
+        (
+            "[1]",
+            DataType::Bf16,
+            1,
+            "receiving BF16 data via JSON is not supported. Please use the binary data format \
+             for input in",
+        ),
+    ];
+
     #[test]
     fn refuses_in_upstreams_words() {
-        for (text, data_type, count, expected) in [
-            (
-                "[1,2,3]",
-                DataType::Fp32,
-                2,
-                "Unable to parse 'data': Shape does not match true shape of 'data' field",
-            ),
-            (
-                "[1]",
-                DataType::Fp32,
-                2,
-                "Failed to parse 'data' field: shape does not match true shape",
-            ),
-            (
-                "[\"a\"]",
-                DataType::Fp32,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-number as double",
-            ),
-            (
-                "[{}]",
-                DataType::Fp32,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-number as double",
-            ),
-            (
-                "[null]",
-                DataType::Fp64,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-number as double",
-            ),
-            (
-                "[1]",
-                DataType::Bool,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-boolean as boolean",
-            ),
-            (
-                "[-1]",
-                DataType::Uint8,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-unsigned-integer as \
-                 unsigned-integer",
-            ),
-            (
-                "[1.0]",
-                DataType::Int32,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-signed-integer as \
-                 signed-integer",
-            ),
-            (
-                "[9223372036854775808]",
-                DataType::Int64,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-signed-integer as \
-                 signed-integer",
-            ),
-            (
-                "[18446744073709551616]",
-                DataType::Uint64,
-                1,
-                "Unable to parse 'data': attempt to access JSON non-unsigned-integer as \
-                 unsigned-integer",
-            ),
-            (
-                "[1]",
-                DataType::Bytes,
-                1,
-                "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
-            ),
-            (
-                "[1]",
-                DataType::Fp16,
-                1,
-                "receiving FP16 data via JSON is not supported. Please use the binary data format \
-                 for input in",
-            ),
-            (
-                "[1]",
-                DataType::Bf16,
-                1,
-                "receiving BF16 data via JSON is not supported. Please use the binary data format \
-                 for input in",
-            ),
-        ] {
+        for &(text, data_type, count, expected) in REFUSED {
             check(text, data_type, count, Err(expected));
         }
     }

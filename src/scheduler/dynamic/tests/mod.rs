@@ -65,152 +65,142 @@ fn a_held_batcher_waits_for_so_many_requests_once() {
     assert_eq!(form(&mut dynamic, 3), (vec![3], false, true));
 }
 
+const ONE: (u32, u64, i64) = (1, 0, 0);
+const ODD: (u32, u64, i64) = (1, 0, 9);
+
+/// Name, preferred sizes, delay (us), requests, now (us) -> requests of the batch, deadline (us).
+type FormCase = (
+    &'static str,
+    &'static [u32],
+    u64,
+    &'static [(u32, u64, i64)],
+    u64,
+    usize,
+    Option<u64>,
+);
+
+const FORM_CASES: &[FormCase] = &[
+    ("nothing", &[8], 0, &[], 0, 0, None),
+    (
+        "no delay takes what is there",
+        &[8],
+        0,
+        &[ONE; 3],
+        0,
+        3,
+        None,
+    ),
+    ("up to the maximum", &[8], 0, &[ONE; 11], 0, 8, None),
+    ("a preferred size cuts", &[4], 0, &[ONE; 6], 0, 4, None),
+    (
+        "the largest reached cuts",
+        &[2, 4],
+        0,
+        &[ONE; 7],
+        0,
+        4,
+        None,
+    ),
+    (
+        "a smaller one cuts if the larger is out of reach",
+        &[2, 6],
+        0,
+        &[ONE; 5],
+        0,
+        2,
+        None,
+    ),
+    ("cuts without waiting", &[4], 100, &[ONE; 6], 10, 4, None),
+    (
+        "waits for a preferred size",
+        &[4],
+        100,
+        &[ONE; 3],
+        10,
+        0,
+        Some(100),
+    ),
+    (
+        "waits from the oldest on",
+        &[4],
+        100,
+        &[(1, 5, 0), (1, 30, 0)],
+        40,
+        0,
+        Some(105),
+    ),
+    ("the delay is over", &[4], 100, &[ONE; 3], 100, 3, None),
+    (
+        "over the delay up to the maximum, not the preferred",
+        &[4],
+        100,
+        &[ONE; 12],
+        100,
+        8,
+        None,
+    ),
+    (
+        "another shape ends it at once",
+        &[4],
+        100,
+        &[ONE, ONE, ODD],
+        10,
+        2,
+        None,
+    ),
+    (
+        "a shape that ends it beyond the mark",
+        &[2],
+        0,
+        &[ONE, ONE, ONE, ODD],
+        0,
+        2,
+        None,
+    ),
+    (
+        "counts inferences",
+        &[8],
+        0,
+        &[(3, 0, 0), (3, 0, 0), (3, 0, 0)],
+        0,
+        2,
+        None,
+    ),
+    (
+        "would exceed the largest preferred",
+        &[4],
+        100,
+        &[(3, 0, 0), (3, 0, 0)],
+        10,
+        1,
+        None,
+    ),
+    (
+        "first larger than preferred",
+        &[4],
+        100,
+        &[(6, 0, 0)],
+        10,
+        1,
+        None,
+    ),
+    (
+        "full before its time",
+        &[8],
+        100,
+        &[(5, 0, 0), (3, 0, 0)],
+        10,
+        2,
+        None,
+    ),
+];
+
 #[test]
 fn batches_form_as_upstream_forms_them() {
-    const ONE: (u32, u64, i64) = (1, 0, 0);
-    const ODD: (u32, u64, i64) = (1, 0, 9);
-    struct Case {
-        name: &'static str,
-        preferred: &'static [u32],
-        delay_us: u64,
-        requests: &'static [(u32, u64, i64)],
-        now_us: u64,
-        count: usize,
-        deadline_us: Option<u64>,
-    }
-    let case = |name, preferred, delay_us, requests, now_us, count, deadline_us| Case {
-        name,
-        preferred,
-        delay_us,
-        requests,
-        now_us,
-        count,
-        deadline_us,
-    };
-    let cases = [
-        case("nothing", &[8], 0, &[], 0, 0, None),
-        case(
-            "no delay takes what is there",
-            &[8],
-            0,
-            &[ONE; 3],
-            0,
-            3,
-            None,
-        ),
-        case("up to the maximum", &[8], 0, &[ONE; 11], 0, 8, None),
-        case("a preferred size cuts", &[4], 0, &[ONE; 6], 0, 4, None),
-        case(
-            "the largest reached cuts",
-            &[2, 4],
-            0,
-            &[ONE; 7],
-            0,
-            4,
-            None,
-        ),
-        case(
-            "a smaller one cuts if the larger is out of reach",
-            &[2, 6],
-            0,
-            &[ONE; 5],
-            0,
-            2,
-            None,
-        ),
-        case("cuts without waiting", &[4], 100, &[ONE; 6], 10, 4, None),
-        case(
-            "waits for a preferred size",
-            &[4],
-            100,
-            &[ONE; 3],
-            10,
-            0,
-            Some(100),
-        ),
-        case(
-            "waits from the oldest on",
-            &[4],
-            100,
-            &[(1, 5, 0), (1, 30, 0)],
-            40,
-            0,
-            Some(105),
-        ),
-        case("the delay is over", &[4], 100, &[ONE; 3], 100, 3, None),
-        case(
-            "over the delay up to the maximum, not the preferred",
-            &[4],
-            100,
-            &[ONE; 12],
-            100,
-            8,
-            None,
-        ),
-        case(
-            "another shape ends it at once",
-            &[4],
-            100,
-            &[ONE, ONE, ODD],
-            10,
-            2,
-            None,
-        ),
-        case(
-            "a shape that ends it beyond the mark",
-            &[2],
-            0,
-            &[ONE, ONE, ONE, ODD],
-            0,
-            2,
-            None,
-        ),
-        case(
-            "counts inferences",
-            &[8],
-            0,
-            &[(3, 0, 0), (3, 0, 0), (3, 0, 0)],
-            0,
-            2,
-            None,
-        ),
-        case(
-            "would exceed the largest preferred",
-            &[4],
-            100,
-            &[(3, 0, 0), (3, 0, 0)],
-            10,
-            1,
-            None,
-        ),
-        case(
-            "first larger than preferred",
-            &[4],
-            100,
-            &[(6, 0, 0)],
-            10,
-            1,
-            None,
-        ),
-        case(
-            "full before its time",
-            &[8],
-            100,
-            &[(5, 0, 0), (3, 0, 0)],
-            10,
-            2,
-            None,
-        ),
-    ];
-    for case in cases {
-        let (batch, deadline_us) = run(
-            &settings(case.preferred, case.delay_us),
-            8,
-            case.requests,
-            case.now_us,
-        );
-        assert_eq!(batch, (0..case.count).collect::<Vec<_>>(), "{}", case.name);
-        assert_eq!(deadline_us, case.deadline_us, "{}", case.name);
+    for &(name, preferred, delay_us, requests, now_us, count, expected_us) in FORM_CASES {
+        let (batch, deadline_us) = run(&settings(preferred, delay_us), 8, requests, now_us);
+        assert_eq!(batch, (0..count).collect::<Vec<_>>(), "{name}");
+        assert_eq!(deadline_us, expected_us, "{name}");
     }
 }
 

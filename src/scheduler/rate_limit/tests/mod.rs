@@ -376,7 +376,10 @@ impl Life {
                 is_kept || !machine.has_room(&instance.needs),
                 "{id} could run"
             );
-            if matches!(instance.state, InstanceState::Waiting { overtaken_count, .. } if overtaken_count == OVERTAKEN_MAX)
+            if let InstanceState::Waiting {
+                overtaken_count: OVERTAKEN_MAX,
+                ..
+            } = instance.state
             {
                 kept.extend(instance.needs.keys().cloned());
             }

@@ -28,7 +28,10 @@ fn a_load_that_closes_a_circle_is_refused_and_what_serves_goes_on() {
         }
     }
     // Not by a request that brings the configuration, either.
-    let steps = r#"{"model_name":"outer","model_version":-1,"input_map":{"IN":"IN"},"output_map":{"OUT":"OUT"}}"#;
+    let steps = concat!(
+        r#"{"model_name":"outer","model_version":-1,"input_map":{"IN":"IN"},"#,
+        r#""output_map":{"OUT":"OUT"}}"#
+    );
     let error = server.load_model("b", described("b", steps)).unwrap_err();
     assert!(
         error.message.contains("b -> ... -> inner -> b"),
@@ -93,7 +96,8 @@ fn two_loads_at_once_leave_no_circle() {
         }
         let step = |model: &str| {
             format!(
-                r#"{{"model_name":"{model}","model_version":-1,"input_map":{{"IN":"IN"}},"output_map":{{"OUT":"OUT"}}}}"#
+                "{{\"model_name\":\"{model}\",\"model_version\":-1,\
+                     \"input_map\":{{\"IN\":\"IN\"}},\"output_map\":{{\"OUT\":\"OUT\"}}}}"
             )
         };
         std::thread::scope(|scope| {

@@ -86,7 +86,9 @@ fn described(name: &str, steps: &str) -> Overrides {
         |name: &str| format!(r#"[{{"name":"{name}","data_type":"TYPE_INT32","dims":[1]}}]"#);
     Overrides {
         config: Some(format!(
-            r#"{{"name":"{name}","platform":"ensemble","max_batch_size":8,"input":{},"output":{},"ensemble_scheduling":{{"step":[{steps}]}}}}"#,
+            "{{\"name\":\"{name}\",\"platform\":\"ensemble\",\"max_batch_size\":8,\
+                 \"input\":{},\"output\":{},\
+                 \"ensemble_scheduling\":{{\"step\":[{steps}]}}}}",
             tensor("IN"),
             tensor("OUT")
         )),
@@ -102,9 +104,8 @@ fn answer(deliveries: &[Delivery]) -> Result<&Response, &Error> {
     delivery.outcome().unwrap().as_ref()
 }
 
-#[test]
-fn what_cannot_be_put_together_says_why() {
-    let directory = Directory::new();
+/// Ensembles that cannot be put together, and their models.
+fn write_unfit_ensembles(directory: &Directory) {
     directory.model("r", "a", &["1"], "");
     directory.model("r", "broken", &["1"], &fault("load"));
     directory.model("r", "versionless", &[], "");
@@ -113,18 +114,24 @@ fn what_cannot_be_put_together_says_why() {
         "r/refused/config.pbtxt",
         "backend: 'fake' max_batch_size: -3",
     );
-    ensemble(&directory, "alone", &["nobody"]);
-    ensemble(&directory, "on_refused", &["refused"]);
-    ensemble(&directory, "on_broken", &["a", "broken"]);
-    ensemble(&directory, "on_versionless", &["versionless"]);
-    ensemble(&directory, "on_seven", &["a@7"]);
-    ensemble(&directory, "on_alone", &["alone"]);
-    ensemble_in(&directory, "r", "other_type", &["a"], "FP32");
-    ensemble(&directory, "selfish", &["selfish"]);
-    ensemble(&directory, "ring1", &["a", "ring2"]);
-    ensemble(&directory, "ring2", &["ring3"]);
-    ensemble(&directory, "ring3", &["ring1", "a"]);
-    ensemble(&directory, "at_the_ring", &["ring2"]);
+    ensemble(directory, "alone", &["nobody"]);
+    ensemble(directory, "on_refused", &["refused"]);
+    ensemble(directory, "on_broken", &["a", "broken"]);
+    ensemble(directory, "on_versionless", &["versionless"]);
+    ensemble(directory, "on_seven", &["a@7"]);
+    ensemble(directory, "on_alone", &["alone"]);
+    ensemble_in(directory, "r", "other_type", &["a"], "FP32");
+    ensemble(directory, "selfish", &["selfish"]);
+    ensemble(directory, "ring1", &["a", "ring2"]);
+    ensemble(directory, "ring2", &["ring3"]);
+    ensemble(directory, "ring3", &["ring1", "a"]);
+    ensemble(directory, "at_the_ring", &["ring2"]);
+}
+
+#[test]
+fn what_cannot_be_put_together_says_why() {
+    let directory = Directory::new();
+    write_unfit_ensembles(&directory);
     let alone = "ensemble alone contains models that are not available or ambiguous: nobody";
     let on_alone = format!(
         "ensemble 'on_alone' depends on 'alone' which is not valid. Model 'alone' failed with \
@@ -376,7 +383,8 @@ fn an_ensemble_that_comes_with_its_load_brings_its_models() {
     let config = |steps: &str| described("whole", steps);
     let step = |model: &str| {
         format!(
-            r#"{{"model_name":"{model}","model_version":-1,"input_map":{{"IN":"IN"}},"output_map":{{"OUT":"OUT"}}}}"#
+            "{{\"model_name\":\"{model}\",\"model_version\":-1,\
+                 \"input_map\":{{\"IN\":\"IN\"}},\"output_map\":{{\"OUT\":\"OUT\"}}}}"
         )
     };
     server.load_model("whole", config(&step("b"))).unwrap();
@@ -393,8 +401,12 @@ fn an_ensemble_that_comes_with_its_load_brings_its_models() {
     plain(&server, "fixed").unwrap();
     let of_floats = Overrides {
         config: Some(
-            r#"{"name":"a","backend":"fake","max_batch_size":8,"input":[{"name":"IN","data_type":"TYPE_FP32","dims":[1]}],"output":[{"name":"OUT","data_type":"TYPE_FP32","dims":[1]}]}"#
-                .to_owned(),
+            concat!(
+                r#"{"name":"a","backend":"fake","max_batch_size":8,"input":[{"name":"IN","#,
+                r#""data_type":"TYPE_FP32","dims":[1]}],"output":[{"name":"OUT","#,
+                r#""data_type":"TYPE_FP32","dims":[1]}]}"#
+            )
+            .to_owned(),
         ),
         files: Vec::new(),
     };

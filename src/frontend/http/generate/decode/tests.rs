@@ -140,143 +140,140 @@ fn a_batch_dimension_takes_part() {
     );
 }
 
+const SHAPE: &str = "The schema can not convert input 'PAIRS' to tensor with proper shape";
+
+/// A request, and its refusal.
+const REFUSED: &[(&str, Code, &str)] = &[
+    (
+        "",
+        Code::Internal,
+        "failed to parse the request JSON buffer: The document is empty. at 0",
+    ),
+    (
+        "[1,2]",
+        Code::Internal,
+        "attempt to get members for non-object",
+    ),
+    (
+        "null",
+        Code::Internal,
+        "attempt to get members for non-object",
+    ),
+    (
+        r#"{"id":5}"#,
+        Code::Internal,
+        "Unable to parse 'id': attempt to access JSON non-string as string",
+    ),
+    (r#"{"PAIRS":[1,2,3]}"#, Code::InvalidArg, SHAPE),
+    (r#"{"PAIRS":null}"#, Code::InvalidArg, SHAPE),
+    (
+        r#"{"FOUR":[]}"#,
+        Code::InvalidArg,
+        "The schema can not convert input 'FOUR' to tensor with proper shape",
+    ),
+    (
+        r#"{"F":[[1,2],[3,4]]}"#,
+        Code::Internal,
+        "Unable to parse 'data': Shape does not match true shape of 'data' field",
+    ),
+    (
+        r#"{"F":[[],[]]}"#,
+        Code::Internal,
+        "Failed to parse 'data' field: shape does not match true shape",
+    ),
+    (
+        r#"{"F":"x"}"#,
+        Code::Internal,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        r#"{"F":null}"#,
+        Code::Internal,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        r#"{"F":{"a":[1]}}"#,
+        Code::Internal,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        r#"{"F":[1,true]}"#,
+        Code::Internal,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        r#"{"FLAG":1}"#,
+        Code::Internal,
+        "Unable to parse 'data': attempt to access JSON non-boolean as boolean",
+    ),
+    (
+        r#"{"TEXT":5}"#,
+        Code::Internal,
+        "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+    ),
+    (
+        r#"{"TEXT":{"a":"b"}}"#,
+        Code::Internal,
+        "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+    ),
+    (
+        r#"{"WIDE":[-1]}"#,
+        Code::Internal,
+        "Unable to parse 'data': attempt to access JSON non-unsigned-integer as \
+         unsigned-integer",
+    ),
+    (
+        r#"{"HALF":"x"}"#,
+        Code::InvalidArg,
+        "receiving FP16 data via JSON is not supported. Please use the binary data format for \
+         input HALF",
+    ),
+    (
+        r#"{"HALF":[]}"#,
+        Code::InvalidArg,
+        "receiving FP16 data via JSON is not supported. Please use the binary data format for \
+         input HALF",
+    ),
+    (
+        r#"{"F":1,"F":2}"#,
+        Code::InvalidArg,
+        "[request id: <id_unknown>] input 'F' already exists in request",
+    ),
+    (
+        r#"{"id":"r","F":1,"parameters":{"F":2}}"#,
+        Code::InvalidArg,
+        "Converting keyword: 'parameters': [request id: r] input 'F' already exists in request",
+    ),
+    (
+        r#"{"x":null}"#,
+        Code::InvalidArg,
+        "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'.",
+    ),
+    (
+        r#"{"data2":[1]}"#,
+        Code::InvalidArg,
+        "parameter 'data2' has invalid type. It should be either 'int', 'bool', or 'string'.",
+    ),
+    (
+        r#"{"parameters":{"parameters":{"a":1}}}"#,
+        Code::InvalidArg,
+        "Converting keyword: 'parameters': parameter 'parameters' has invalid type. It should be \
+         either 'int', 'bool', or 'string'.",
+    ),
+    (
+        r#"{"parameters":[1]}"#,
+        Code::Internal,
+        "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as \
+         object",
+    ),
+];
+
 #[test]
 fn refuses_in_upstreams_words() {
-    const SHAPE: &str = "The schema can not convert input 'PAIRS' to tensor with proper shape";
-    const KIND: &str = "has invalid type. It should be either 'int', 'bool', or 'string'.";
     let all = config(INPUTS, 0);
-    for (text, code, expected) in [
-        (
-            "",
-            Code::Internal,
-            "failed to parse the request JSON buffer: The document is empty. at 0".to_owned(),
-        ),
-        (
-            "[1,2]",
-            Code::Internal,
-            "attempt to get members for non-object".to_owned(),
-        ),
-        (
-            "null",
-            Code::Internal,
-            "attempt to get members for non-object".to_owned(),
-        ),
-        (
-            r#"{"id":5}"#,
-            Code::Internal,
-            "Unable to parse 'id': attempt to access JSON non-string as string".to_owned(),
-        ),
-        (r#"{"PAIRS":[1,2,3]}"#, Code::InvalidArg, SHAPE.to_owned()),
-        (r#"{"PAIRS":null}"#, Code::InvalidArg, SHAPE.to_owned()),
-        (
-            r#"{"FOUR":[]}"#,
-            Code::InvalidArg,
-            SHAPE.replace("PAIRS", "FOUR"),
-        ),
-        (
-            r#"{"F":[[1,2],[3,4]]}"#,
-            Code::Internal,
-            "Unable to parse 'data': Shape does not match true shape of 'data' field".to_owned(),
-        ),
-        (
-            r#"{"F":[[],[]]}"#,
-            Code::Internal,
-            "Failed to parse 'data' field: shape does not match true shape".to_owned(),
-        ),
-        (
-            r#"{"F":"x"}"#,
-            Code::Internal,
-            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
-        ),
-        (
-            r#"{"F":null}"#,
-            Code::Internal,
-            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
-        ),
-        (
-            r#"{"F":{"a":[1]}}"#,
-            Code::Internal,
-            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
-        ),
-        (
-            r#"{"F":[1,true]}"#,
-            Code::Internal,
-            "Unable to parse 'data': attempt to access JSON non-number as double".to_owned(),
-        ),
-        (
-            r#"{"FLAG":1}"#,
-            Code::Internal,
-            "Unable to parse 'data': attempt to access JSON non-boolean as boolean".to_owned(),
-        ),
-        (
-            r#"{"TEXT":5}"#,
-            Code::Internal,
-            "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
-                .to_owned(),
-        ),
-        (
-            r#"{"TEXT":{"a":"b"}}"#,
-            Code::Internal,
-            "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
-                .to_owned(),
-        ),
-        (
-            r#"{"WIDE":[-1]}"#,
-            Code::Internal,
-            "Unable to parse 'data': attempt to access JSON non-unsigned-integer as \
-             unsigned-integer"
-                .to_owned(),
-        ),
-        (
-            r#"{"HALF":"x"}"#,
-            Code::InvalidArg,
-            "receiving FP16 data via JSON is not supported. Please use the binary data format for \
-             input HALF"
-                .to_owned(),
-        ),
-        (
-            r#"{"HALF":[]}"#,
-            Code::InvalidArg,
-            "receiving FP16 data via JSON is not supported. Please use the binary data format for \
-             input HALF"
-                .to_owned(),
-        ),
-        (
-            r#"{"F":1,"F":2}"#,
-            Code::InvalidArg,
-            "[request id: <id_unknown>] input 'F' already exists in request".to_owned(),
-        ),
-        (
-            r#"{"id":"r","F":1,"parameters":{"F":2}}"#,
-            Code::InvalidArg,
-            "Converting keyword: 'parameters': [request id: r] input 'F' already exists in request"
-                .to_owned(),
-        ),
-        (
-            r#"{"x":null}"#,
-            Code::InvalidArg,
-            format!("parameter 'x' {KIND}"),
-        ),
-        (
-            r#"{"data2":[1]}"#,
-            Code::InvalidArg,
-            format!("parameter 'data2' {KIND}"),
-        ),
-        (
-            r#"{"parameters":{"parameters":{"a":1}}}"#,
-            Code::InvalidArg,
-            format!("Converting keyword: 'parameters': parameter 'parameters' {KIND}"),
-        ),
-        (
-            r#"{"parameters":[1]}"#,
-            Code::Internal,
-            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as \
-             object"
-                .to_owned(),
-        ),
-    ] {
+    for &(text, code, expected) in REFUSED {
         let error = decoded(text.as_bytes(), &all).expect_err(text);
-        assert_eq!((error.code, &*error.message), (code, &*expected), "{text}");
+        assert_eq!((error.code, &*error.message), (code, expected), "{text}");
     }
     let named = config(
         r#"input { name: "parameters" data_type: TYPE_FP32 dims: [ -1 ] }"#,
