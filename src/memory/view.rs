@@ -98,7 +98,7 @@ impl ByteView {
     /// # Safety
     /// `base..base+len` stays readable and writable on every thread until `owner` is dropped, and
     /// is never borrowed as a reference.
-    pub(crate) unsafe fn shared(
+    pub unsafe fn shared(
         base: NonNull<u8>,
         len: usize,
         place: MemoryPlace,

@@ -1,0 +1,80 @@
+//! Events: marks in a stream.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use crate::error::check;
+use crate::{CudaError, Device};
+
+/// A mark in a stream that can be asked for, without the times that would make it slow. One that
+/// was never recorded counts as reached.
+#[derive(Debug)]
+pub struct Event {
+    device: Arc<Device>,
+    handle: sys::CUevent,
+}
+
+// SAFETY: the driver allows events to be used from any thread; the handle is never dereferenced
+// here.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// # Errors
+    /// What the driver refuses.
+    pub fn new(device: &Arc<Device>) -> Result<Event, CudaError> {
+        use sys::CUevent_flags_enum as Flag;
+        let _current = device.current()?;
+        let mut handle = std::ptr::null_mut();
+        let flags = Flag::CU_EVENT_DISABLE_TIMING as u32 | Flag::CU_EVENT_BLOCKING_SYNC as u32;
+        // SAFETY: the result is writable.
+        check("cuEventCreate", unsafe {
+            sys::cuEventCreate(&raw mut handle, flags)
+        })?;
+        Ok(Event {
+            device: Arc::clone(device),
+            handle,
+        })
+    }
+
+    pub(crate) fn handle(&self) -> sys::CUevent {
+        self.handle
+    }
+
+    /// Whether the stream has passed the mark. Never blocks.
+    ///
+    /// # Errors
+    /// What failed in the stream before the mark.
+    pub fn is_reached(&self) -> Result<bool, CudaError> {
+        let _current = self.device.current()?;
+        // SAFETY: the event lives.
+        match check("cuEventQuery", unsafe { sys::cuEventQuery(self.handle) }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_not_ready() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Blocks, without spinning, until the stream has passed the mark.
+    ///
+    /// # Errors
+    /// What failed in the stream before the mark.
+    pub fn wait(&self) -> Result<(), CudaError> {
+        let _current = self.device.current()?;
+        // SAFETY: the event lives.
+        check("cuEventSynchronize", unsafe {
+            sys::cuEventSynchronize(self.handle)
+        })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.current() {
+            // SAFETY: made in `new`, destroyed once; the driver keeps what it still needs.
+            let _ = unsafe { sys::cuEventDestroy_v2(self.handle) };
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Every call of this crate, on two devices of the double. The tests take turns, as they look at
+//! counts and order faults.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use conch_memory::Block;
+use conch_testkit_cuda::LoadedDouble;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn driver() -> Driver {
+    LoadedDouble::get("devices=2;bytes=67108864;pci=0000:1B:00.0,0000:3d:00.0");
+    Driver::load().expect("the double is there")
+}
+
+fn device(ordinal: usize) -> Arc<Device> {
+    let driver = driver();
+    let properties = driver.devices().unwrap().swap_remove(ordinal);
+    driver.open(properties).unwrap()
+}
+
+/// The double for one test.
+fn alone() -> (MutexGuard<'static, ()>, &'static LoadedDouble) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    driver();
+    (guard, LoadedDouble::get(""))
+}
+
+fn host_address(bytes: &[u8]) -> DeviceAddress {
+    DeviceAddress(bytes.as_ptr().addr() as u64)
+}
+
+/// The content of device memory.
+fn content(stream: &Stream, at: DeviceAddress, len: usize) -> Vec<u8> {
+    let bytes = vec![0; len];
+    // SAFETY: both outlive the wait, and nobody else uses them.
+    unsafe { stream.copy(host_address(&bytes), at, len) }.unwrap();
+    stream.synchronize().unwrap();
+    bytes
+}
+
+#[test]
+fn devices_tell_what_they_are() {
+    let (_alone, _) = alone();
+    let driver = driver();
+    assert_eq!(driver.version(), (12, 8));
+    let devices = driver.devices().unwrap();
+    let [first, second] = &devices[..] else {
+        panic!("{devices:?}")
+    };
+    assert_eq!((first.ordinal, second.ordinal), (0, 1));
+    assert_eq!(first.pci_address, "0000:1b:00.0");
+    assert_eq!(first.capability.to_string(), "9.0");
+    assert!(
+        first.capability
+            < ComputeCapability {
+                major: 10,
+                minor: 0
+            }
+    );
+    assert_eq!(first.memory_bytes, 64 * MIB);
+    assert!(first.uuid.starts_with("GPU-") && first.uuid != second.uuid);
+    assert!(first.maps_memory);
+}
+
+#[test]
+fn copies_reach_every_kind_of_memory() {
+    let (_alone, _) = alone();
+    let (near, far) = (device(0), device(1));
+    assert_eq!(near.enable_peer_access(&far), Ok(true));
+    assert_eq!(near.enable_peer_access(&far), Ok(true), "twice is no error");
+    let stream = Stream::new(&near, 0).unwrap();
+    let first = DeviceMemory::allocate(&near, 4096).unwrap();
+    let second = DeviceMemory::allocate(&far, 4096).unwrap();
+    let pinned = PinnedMemory::allocate(&near, 4096).unwrap();
+    let bytes: Vec<u8> = (0..4096_u32).map(|index| index as u8).collect();
+    let pinned_at = DeviceAddress(pinned.base().as_ptr().addr() as u64);
+    // SAFETY: all of this outlives the wait in `content`, in one stream.
+    unsafe {
+        stream
+            .copy(first.base(), host_address(&bytes), 4096)
+            .unwrap();
+        stream.copy(second.base(), first.base(), 4096).unwrap();
+        stream.copy(pinned_at, second.base(), 4096).unwrap();
+        stream.fill(first.base().at(8), 7, 8).unwrap();
+        stream.copy(first.base(), pinned_at, 0).unwrap();
+    }
+    assert_eq!(content(&stream, pinned_at, 4096), bytes);
+    assert_eq!(
+        content(&stream, first.base().at(7), 10),
+        [7, 7, 7, 7, 7, 7, 7, 7, 7, 16]
+    );
+}
+
+#[test]
+fn events_tell_when_copies_are_done() {
+    let (_alone, double) = alone();
+    let device = device(0);
+    let (stream, later) = (
+        Stream::new(&device, -1).unwrap(),
+        Stream::new(&device, 0).unwrap(),
+    );
+    let event = Event::new(&device).unwrap();
+    assert_eq!(event.is_reached(), Ok(true), "never recorded");
+    let memory = DeviceMemory::allocate(&device, 64).unwrap();
+    let pinned = PinnedMemory::allocate(&device, 64).unwrap();
+    double.set_copy_us(u64::MAX);
+    let pinned_at = DeviceAddress(pinned.base().as_ptr().addr() as u64);
+    // SAFETY: both outlive the wait below.
+    unsafe { stream.copy(memory.base(), pinned_at, 64) }.unwrap();
+    stream.record(&event).unwrap();
+    later.wait_for(&event).unwrap();
+    assert_eq!(
+        (event.is_reached(), stream.is_idle(), later.is_idle()),
+        (Ok(false), Ok(false), Ok(false))
+    );
+    double.set_copy_us(0);
+    event.wait().unwrap();
+    later.synchronize().unwrap();
+    assert_eq!((event.is_reached(), later.is_idle()), (Ok(true), Ok(true)));
+    assert_eq!(content(&stream, memory.base(), 64), [0; 64]);
+    assert_eq!(
+        double.count(c"cuCtxSynchronize"),
+        0,
+        "nobody waits for the device"
+    );
+}
+
+#[test]
+fn a_threads_choice_of_device_is_left_alone() {
+    let (_alone, _) = alone();
+    let (near, far) = (device(0), device(1));
+    let current = || {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the result is writable.
+        let code = unsafe { cudarc::driver::sys::cuCtxGetCurrent(&raw mut context) };
+        crate::error::check("cuCtxGetCurrent", code).unwrap();
+        context
+    };
+    let before = current();
+    let chosen = far.current().unwrap();
+    let of_far = current();
+    assert_ne!(of_far, before);
+    drop(DeviceMemory::allocate(&near, 64).unwrap());
+    assert_eq!(current(), of_far);
+    drop(chosen);
+    assert_eq!(current(), before);
+}
+
+#[test]
+fn memory_runs_out_and_comes_back() {
+    let (_alone, double) = alone();
+    let device = device(1);
+    let before = double.count(c"live_allocations");
+    let error = DeviceMemory::allocate(&device, 65 * MIB).unwrap_err();
+    assert!(error.is_out_of_memory() && !error.is_sticky());
+    assert_eq!(
+        error.to_string().split(": ").take(2).collect::<Vec<_>>(),
+        ["cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY"]
+    );
+    let (free_bytes, total_bytes) = device.memory_info().unwrap();
+    let half = DeviceMemory::allocate(&device, 32 * MIB).unwrap();
+    assert_eq!(
+        device.memory_info(),
+        Ok((free_bytes - 32 * MIB, total_bytes))
+    );
+    drop(half);
+    assert_eq!(device.memory_info(), Ok((free_bytes, total_bytes)));
+    assert_eq!(double.count(c"live_allocations"), before);
+}
+
+#[test]
+fn growable_memory_grows_in_place() {
+    let (_alone, _) = alone();
+    let device = device(0);
+    let stream = Stream::new(&device, 0).unwrap();
+    let mut memory = GrowableMemory::reserve(&device, 7 * MIB as usize).unwrap();
+    assert_eq!(
+        (memory.len(), memory.reserved_bytes()),
+        (0, 8 * MIB as usize)
+    );
+    assert_eq!(memory.grow(1), Ok(true));
+    assert_eq!(memory.len(), 2 * MIB as usize);
+    // SAFETY: the memory outlives the wait in `content`.
+    unsafe { stream.fill(memory.base(), 9, 100) }.unwrap();
+    assert_eq!(memory.grow(5 * MIB as usize), Ok(true));
+    assert_eq!(memory.grow(3), Ok(true));
+    assert_eq!(memory.len(), 6 * MIB as usize);
+    assert_eq!(content(&stream, memory.base(), 100), [9; 100]);
+    assert_eq!(content(&stream, memory.base().at(6 * MIB - 1), 1).len(), 1);
+    assert_eq!(
+        memory.grow(9 * MIB as usize),
+        Ok(false),
+        "beyond the reservation"
+    );
+}
+
+#[test]
+fn pools_give_out_parts_of_their_memory() {
+    let (_alone, _) = alone();
+    let device = device(0);
+    let pool = Arc::new(DevicePool::new(
+        DeviceMemory::allocate(&device, MIB).unwrap(),
+    ));
+    let whole = PoolUsage {
+        total_bytes: MIB,
+        used_bytes: 0,
+    };
+    assert_eq!(pool.usage(), whole);
+    let block = pool.block(600).unwrap();
+    assert_eq!((block.len(), pool.usage().used_bytes), (600, 768));
+    assert!(pool.block(MIB).is_none(), "no room");
+    let address = pool.allocate(1).unwrap();
+    assert!(!pool.free(address + 1) && pool.free(address) && !pool.free(address));
+    assert!(!pool.free(1), "not of this pool");
+    drop(block);
+    assert_eq!(pool.usage(), whole);
+}
+
+#[test]
+fn views_of_devices_are_read_by_copies() {
+    let (_alone, _) = alone();
+    let device = device(0);
+    let stream = Stream::new(&device, 0).unwrap();
+    // Of this process: the driver refuses to map it again.
+    let memory = DeviceMemory::allocate(&device, 16).unwrap();
+    let refused = IpcMapping::open(&device, memory.ipc_handle().unwrap());
+    assert!(refused.is_err());
+    let nothing = IpcMapping::open(&device, IpcHandle([1; IPC_HANDLE_BYTES]));
+    assert!(nothing.is_err());
+    let mut block = Block::with_capacity(64);
+    let view = conch_memory::ByteView::copy_of(b"in host memory, too");
+    stream.read(&view, &mut block).unwrap();
+    assert_eq!(block.as_slice(), b"in host memory, too");
+    assert_eq!(
+        stream.write(b"not shared", &view),
+        Err(TransferError::NoRoom),
+        "nobody may write what others read"
+    );
+}
+
+#[test]
+fn failures_of_copies_are_told() {
+    let (_alone, double) = alone();
+    let device = device(1);
+    let stream = Stream::new(&device, 0).unwrap();
+    let memory = DeviceMemory::allocate(&device, 64).unwrap();
+    double.fail(c"cuMemcpyAsync", 0, 1, 1);
+    let mut block = Block::with_capacity(64);
+    let view = conch_memory::ByteView::copy_of(&[1; 64]);
+    let refused = stream.read(&view, &mut block).unwrap_err();
+    assert!(matches!(refused, TransferError::Cuda(error) if error.code() == 1));
+    assert!(block.is_empty());
+    assert_eq!(stream.read(&view, &mut block), Ok(()), "only that one");
+    drop(memory);
+}

@@ -1,0 +1,25 @@
+//! The functions that the library exports, with the names and signatures of the driver's.
+
+#![allow(non_snake_case)]
+
+mod context;
+mod control;
+mod copy;
+mod device;
+mod event;
+mod host;
+mod ipc;
+mod memory;
+mod stream;
+mod vmm;
+
+pub use context::*;
+pub use control::*;
+pub use copy::*;
+pub use device::*;
+pub use event::*;
+pub use host::*;
+pub use ipc::*;
+pub use memory::*;
+pub use stream::*;
+pub use vmm::*;
