@@ -84,6 +84,19 @@ pub const CPUS_MAX: usize = CpuSet::MAX_CPU;
 /// # Errors
 /// If there is no such node, or the system does not allow it (containers often do not).
 pub fn bind_memory_of_current_thread(node: usize) -> io::Result<()> {
+    set_memory_policy(libc::MPOL_BIND, node)
+}
+
+/// Has the calling thread, and those that it starts, take memory from NUMA node `node` while that
+/// has some, and then from any.
+///
+/// # Errors
+/// As [`bind_memory_of_current_thread`].
+pub fn prefer_memory_of_current_thread(node: usize) -> io::Result<()> {
+    set_memory_policy(libc::MPOL_PREFERRED, node)
+}
+
+fn set_memory_policy(mode: libc::c_int, node: usize) -> io::Result<()> {
     const WORD_BITS: usize = usize::BITS as usize;
     let mut mask = [0_usize; NODES_MAX / WORD_BITS];
     let Some(word) = mask.get_mut(node / WORD_BITS) else {
@@ -96,14 +109,8 @@ pub fn bind_memory_of_current_thread(node: usize) -> io::Result<()> {
     // The kernel looks at one bit less than it is told.
     // SAFETY: the mask is readable and has the bits stated; the call concerns the calling thread
     // alone.
-    let outcome = unsafe {
-        libc::syscall(
-            libc::SYS_set_mempolicy,
-            libc::MPOL_BIND,
-            mask.as_ptr(),
-            NODES_MAX + 1,
-        )
-    };
+    let outcome =
+        unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), NODES_MAX + 1) };
     if outcome != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -243,6 +250,8 @@ mod tests {
                 bind_memory_of_current_thread(1_000).is_err(),
                 "there is no such node"
             );
+            assert!(prefer_memory_of_current_thread(1 << 20).is_err());
+            assert!(prefer_memory_of_current_thread(1_000).is_err());
             shorten_turns_of_current_thread(200_000).unwrap();
             set_timer_slack_of_current_thread(1_000).unwrap();
             assert_eq!(rustix::thread::current_timer_slack().unwrap(), 1_000);

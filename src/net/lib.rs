@@ -1,13 +1,15 @@
 //! Thin wrappers round the system calls that the rest of the server needs and that the standard
 //! library does not offer.
 //!
-//! Sockets (listening, accepting, vectored sends), the io_uring probe, resource limits, signals and
-//! CPU affinity. No policy: who listens where, how many connections there may be and which CPUs a
-//! thread gets is decided by the callers. Nothing here starts a thread.
+//! Sockets (listening, accepting, vectored sends), the io_uring probe, resource limits, signals,
+//! CPU affinity and what the machine consists of. No policy: who listens where, how many
+//! connections there may be and which CPUs a thread gets is decided by the callers. Nothing here
+//! starts a thread.
 
 pub mod affinity;
 pub mod limits;
 mod listener;
+pub mod machine;
 pub mod signal;
 mod socket;
 pub mod uring;
