@@ -18,7 +18,7 @@ use conch_cli::{Arguments, EarlyExit, GrpcTlsFlags, version};
 use conch_control::EngineOptions;
 use conch_control::server::Server;
 use conch_engine::Error;
-use conch_frontend::{Frontend, FrontendOptions, TlsConfig};
+use conch_frontend::{Frontend, FrontendOptions, ShardAffinity, TlsConfig};
 use conch_log as log;
 use conch_memory::{Reserve, SparseArray};
 use conch_net::signal::{self, Signals};
@@ -126,6 +126,7 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
     .map_err(|error| format!("error: cannot start a thread: {error}"))?;
     let options = EngineOptions {
         shard_cpus: machine.shard_cpus,
+        pins_shards: network.shard_affinity != ShardAffinity::Set,
         ..arguments.engine
     };
     let started = conch_ffi::start(options, arguments.plugins);

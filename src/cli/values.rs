@@ -42,15 +42,15 @@ fn parse_pair(text: &str) -> Result<(&str, &str), String> {
     })
 }
 
-fn parse_number(text: &str) -> Result<f64, String> {
+/// A number with or without a fraction, such as the version 7.5.
+pub fn parse_number(text: &str) -> Result<f64, String> {
     text.trim()
         .parse()
         .map_err(|_| format!("Invalid option value. Got {text}"))
 }
 
-/// `<gpu>:<fraction>`; there is nothing to be done with it, but what cannot be meant ends the start
-/// as it does upstream.
-pub fn check_gpu_limit(text: &str) -> Result<(), String> {
+/// `<gpu>:<fraction>`.
+pub fn parse_gpu_limit(text: &str) -> Result<(i32, f64), String> {
     let (device, fraction) = parse_pair(text)?;
     let (device, fraction) = (parse_int(device)?, parse_number(fraction)?);
     let refused = "error: setting model load GPU limit: Invalid argument - ";
@@ -62,19 +62,17 @@ pub fn check_gpu_limit(text: &str) -> Result<(), String> {
             "{refused}expects limit fraction to be in range [0.0, 1.0], got {fraction}"
         ));
     }
-    Ok(())
+    Ok((device_id(device)?, fraction))
 }
 
-/// `<gpu>:<bytes>`; there is no GPU to give them.
-pub fn check_gpu_bytes(text: &str) -> Result<(), String> {
+/// `<gpu>:<bytes>`; bytes below 0 count as 0.
+pub fn parse_gpu_bytes(text: &str) -> Result<(i32, u64), String> {
     let (device, bytes) = parse_pair(text)?;
-    parse_int(device)?;
-    parse_int(bytes).map(|_| ())
+    Ok((device_id(parse_int(device)?)?, parse_clamped(bytes)?))
 }
 
-/// A version such as 7.5.
-pub fn check_version(text: &str) -> Result<(), String> {
-    parse_number(text).map(|_| ())
+fn device_id(number: i64) -> Result<i32, String> {
+    i32::try_from(number).map_err(|_| out_of_bound(&number.to_string()))
 }
 
 /// The value of `flag`, which upstream wants above 0.

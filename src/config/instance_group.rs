@@ -98,7 +98,10 @@ fn resolve(
     gpus: &Gpus,
 ) {
     if group.kind == Kind::Auto as i32 {
-        let is_on_gpu = !gpus.ids.is_empty() && group.gpus.iter().all(|id| gpus.ids.contains(id));
+        let is_possible = !gpus.ids.is_empty() && group.gpus.iter().all(|id| gpus.ids.contains(id));
+        // Upstream puts such a group on the GPUs, whose backend then refuses it.
+        let is_unwanted = group.gpus.is_empty() && wants_cpus_only(preferred);
+        let is_on_gpu = is_possible && !is_unwanted;
         group.set_kind(if is_on_gpu { Kind::Gpu } else { Kind::Cpu });
     }
     for wish in preferred
@@ -123,6 +126,13 @@ fn resolve(
     if group.kind == Kind::Gpu as i32 && group.gpus.is_empty() {
         group.gpus.clone_from(&gpus.ids);
     }
+}
+
+/// Whether a backend says where it runs, and never names a GPU.
+fn wants_cpus_only(preferred: &[PreferredGroup]) -> bool {
+    let is_off_gpu =
+        |wish: &PreferredGroup| matches!(wish.kind, Some(InstanceKind::Cpu | InstanceKind::Model));
+    !preferred.is_empty() && preferred.iter().all(is_off_gpu)
 }
 
 /// The wished devices that are there.
@@ -316,6 +326,14 @@ mod tests {
         use InstanceKind::{Cpu, Gpu};
         // Configuration, wishes of the backend, GPUs, resolved groups.
         let table: &[(&str, &[PreferredGroup], &[i32], &str)] = &[
+            // A backend that runs on CPUs alone gets no group of its own accord on a GPU.
+            (
+                "instance_group [ { count: 2 }, { gpus: [ 0 ] } ]",
+                &[wish(Some(Cpu), 0, &[])],
+                &[0],
+                r#"{ name: "m_0" kind: KIND_CPU count: 2 },
+                   { name: "m_1" kind: KIND_GPU count: 1 gpus: 0 }"#,
+            ),
             // A wish for a GPU is passed over where there is none.
             (
                 "",

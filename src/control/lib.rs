@@ -17,6 +17,7 @@ pub mod metrics;
 mod model_control;
 pub mod on_demand;
 mod options;
+mod placement_table;
 mod repository;
 pub mod server;
 pub mod server_metadata;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use conch_engine::flow_control::credits;
+use conch_engine::gpus::GpuOptions;
 use conch_engine::limits;
 use conch_engine::{HostPolicies, ResourceCapacity};
 use conch_memory::AllowedOwners;
@@ -72,6 +73,8 @@ pub struct EngineOptions {
     pub admission: limits::AdmissionBounds,
     /// CPUs given to the network's shards; cores keep off them where enough others remain.
     pub shard_cpus: Vec<usize>,
+    /// Each shard is bound to its CPU, unless it starves there.
+    pub pins_shards: bool,
     /// Run cores at nice +5 where they share CPUs with shards.
     pub lowers_core_priority: bool,
     /// Where instances run, by their policy.
@@ -102,8 +105,8 @@ pub struct EngineOptions {
     pub allow_client_shm: bool,
     /// Whose shared memory that may be.
     pub shm_owners: AllowedOwners,
-    /// The size of the pool of pinned memory. There is no GPU to pin memory for: it is reported.
-    pub pinned_pool_bytes: u64,
+    /// How GPUs and the memory for transfers are used.
+    pub gpu: GpuOptions,
     /// Serve metrics at all, and those of process and CPU.
     pub allow_metrics: bool,
     pub allow_cpu_metrics: bool,
@@ -133,6 +136,7 @@ impl Default for EngineOptions {
             demand: None,
             admission: limits::AdmissionBounds::default(),
             shard_cpus: Vec::new(),
+            pins_shards: true,
             lowers_core_priority: true,
             host_policies: HostPolicies::default(),
             limits_rate: false,
@@ -148,7 +152,7 @@ impl Default for EngineOptions {
             namespacing: false,
             allow_client_shm: false,
             shm_owners: AllowedOwners::Own,
-            pinned_pool_bytes: 256 << 20,
+            gpu: GpuOptions::default(),
             allow_metrics: true,
             allow_cpu_metrics: true,
             counter_latencies: true,

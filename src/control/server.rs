@@ -12,6 +12,7 @@ use conch_engine::Engine;
 use conch_engine::Error;
 use conch_engine::cache::CacheService;
 use conch_engine::flow_control::backlog::StreamBacklog;
+use conch_engine::gpus::GpuHost;
 use conch_engine::limits::AdmissionLimits;
 use conch_engine::model::readiness::{ReadinessAnswer, ReadinessProbe};
 use conch_engine::model::registry::{Registry, Snapshot, VersionState};
@@ -29,7 +30,7 @@ use crate::on_demand::{LoadOutcome, OnDemand};
 use crate::options::EngineOptions;
 use crate::server_metadata::{EXTENSIONS, IndexRow, ServerMetadata, VERSION};
 use crate::serving_state::{Phase, ServingState};
-use crate::{metrics, start_tables};
+use crate::{metrics, placement_table, start_tables};
 
 /// A running server.
 pub struct Server {
@@ -42,6 +43,7 @@ pub struct Server {
     registry: Arc<Registry>,
     lifecycle: Arc<Lifecycle>,
     timer_thread: Arc<TimerThread>,
+    gpus: Arc<GpuHost>,
     regions: Arc<Regions>,
     engine: Engine,
     demand: Option<Arc<OnDemand>>,
@@ -88,6 +90,7 @@ impl Server {
             None => Budget::new(options.memory_limit_bytes),
         };
         let timer_thread = Arc::new(TimerThread::default());
+        let gpus = GpuHost::of_process(&options.gpu);
         let lifecycle = Lifecycle::new(
             &options,
             Arc::clone(&host),
@@ -95,6 +98,7 @@ impl Server {
             Arc::clone(&pool),
             Arc::clone(&budget),
             Arc::clone(&timer_thread),
+            Arc::clone(&gpus),
         );
         // Before backends have threads, so that those see our handler.
         let regions = Regions::start(options.allow_client_shm, options.shm_owners.clone())?;
@@ -122,6 +126,7 @@ impl Server {
             demand,
             lifecycle,
             timer_thread,
+            gpus,
             regions,
             engine,
             state,
@@ -140,6 +145,8 @@ impl Server {
             &self.lifecycle.summary(),
         );
         start_tables::log_options(&self.options, &self.metadata, self.caching().is_some());
+        let (topology, placement) = self.lifecycle.placement();
+        placement_table::log_placement(&self.options, topology, placement);
         if loaded.is_err() {
             self.state.set_unfit();
             self.registry.publish(Snapshot::closed());
@@ -321,6 +328,7 @@ impl Server {
             cache: self.caching().map(|cache| &**cache),
             budget: &self.budget,
             cpu_meter: &self.cpu_meter,
+            gpus: &self.gpus,
         })
     }
 

@@ -15,6 +15,7 @@ pub mod ensemble;
 mod error;
 pub mod execution;
 pub mod flow_control;
+pub mod gpus;
 pub mod limits;
 pub mod model;
 pub mod request;

@@ -1,11 +1,11 @@
 //! Flags of the rate limiter, of devices and their memory, and of shared memory.
 
-use super::row::{NO_GPU, inert, inert_checked, served};
+use super::row::{inert, inert_checked, served};
 use crate::flag::Flag;
 use crate::flag::FlagValueKind::{Bool, Int, Text};
 use crate::flag::Setter::{Number, Other, Shown, Switch};
 use crate::values::{
-    check_gpu_bytes, check_gpu_limit, check_version, parse_capacity, parse_clamped, parse_uids,
+    parse_capacity, parse_clamped, parse_gpu_bytes, parse_gpu_limit, parse_number, parse_uids,
     set_host_policy,
 };
 
@@ -47,30 +47,39 @@ pub const MEMORY: &[Flag] = &[
     served(
         "pinned-memory-pool-byte-size",
         Int,
-        "Bytes of pinned memory for transfers to a GPU; without one it is only shown by the \
-         metrics. Default: {}.",
-        Number(|to| &mut to.engine.pinned_pool_bytes, parse_clamped),
+        "Bytes of pinned memory for transfers to and from GPUs, taken when the first GPU is used. \
+         Default: {}.",
+        Number(|to| &mut to.engine.gpu.pinned_pool_bytes, parse_clamped),
     ),
-    inert_checked(
+    served(
         "cuda-memory-pool-byte-size",
         Text("<gpu>:<bytes>"),
-        "Bytes of GPU memory kept for transfers.",
-        NO_GPU,
-        check_gpu_bytes,
+        "Bytes of a GPU's memory kept for tensors, taken when the GPU is first used: 67108864 on \
+         each unless told. May repeat.",
+        Other(|to, text| {
+            let (device_id, bytes) = parse_gpu_bytes(text)?;
+            to.engine.gpu.device_pool_bytes.insert(device_id, bytes);
+            Ok(())
+        }),
     ),
     inert_checked(
         "cuda-virtual-address-size",
         Text("<gpu>:<bytes>"),
         "Address space for growable state.",
-        NO_GPU,
-        check_gpu_bytes,
+        "this version has no growable state",
+        |text| parse_gpu_bytes(text).map(drop),
     ),
-    inert_checked(
+    served(
         "min-supported-compute-capability",
         Text("<version>"),
-        "Oldest GPU generation to use.",
-        NO_GPU,
-        check_version,
+        "Oldest GPU generation to use. Default: {}.",
+        Shown {
+            set: |to, text| {
+                to.engine.gpu.capability_min = parse_number(text)?;
+                Ok(())
+            },
+            show: |of| format!("{:.1}", of.engine.gpu.capability_min),
+        },
     ),
     inert(
         "buffer-manager-thread-count",
@@ -85,12 +94,16 @@ pub const MEMORY: &[Flag] = &[
          (numa-node=0). Repeatable.",
         Other(|to, text| set_host_policy(&mut to.engine.host_policies, text)),
     ),
-    inert_checked(
+    served(
         "model-load-gpu-limit",
         Text("<gpu>:<fraction>"),
-        "Fraction of GPU memory that models may fill.",
-        NO_GPU,
-        check_gpu_limit,
+        "No instance is made on a GPU of whose memory more than this fraction is in use. May \
+         repeat.",
+        Other(|to, text| {
+            let (device_id, fraction) = parse_gpu_limit(text)?;
+            to.engine.gpu.load_limits.insert(device_id, fraction);
+            Ok(())
+        }),
     ),
 ];
 

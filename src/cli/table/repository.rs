@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conch_control::ControlMode;
 
-use super::row::{NO_GPU, inert, served};
+use super::row::served;
 use crate::arguments::Arguments;
 use crate::flag::Flag;
 use crate::flag::FlagValueKind::{Bool, Int, Nothing, Text};
@@ -136,11 +136,11 @@ pub const FLAGS: &[Flag] = &[
         "Tell models of the same name in several repositories apart. Default: {}.",
         Switch(|to| &mut to.engine.namespacing),
     ),
-    inert(
+    served(
         "enable-peer-access",
         Bool,
-        "Enable peer access between GPUs.",
-        NO_GPU,
+        "Let GPUs reach each other's memory directly (default {}).",
+        Switch(|to| &mut to.engine.gpu.enables_peer_access),
     ),
 ];
 

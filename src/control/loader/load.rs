@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use conch_config::{Gpus, ModelConfig, Scheduling};
+use conch_config::{ModelConfig, Scheduling};
 use conch_engine::execution::cores;
 use conch_engine::execution::cores::InstancePlan;
 use conch_engine::execution::progress::LoadProgress;
@@ -312,7 +312,7 @@ impl Lifecycle {
         conch_config::resolve_instance_groups(
             &mut config,
             backend.preferred_groups(),
-            &Gpus::default(),
+            &self.gpus.for_config(),
         )?;
         check_model_files(id, &candidate.path, version, &config)?;
         progress.reach("initializing the model");

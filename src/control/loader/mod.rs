@@ -48,9 +48,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use conch_engine::Error;
 use conch_engine::cache::{CacheService, ResponseCache};
 use conch_engine::execution::rate_limiter::RateLimiter;
+use conch_engine::gpus::{Gpu, GpuHost};
 use conch_engine::model::registry::{NOT_READY, Registry, VersionState};
+use conch_engine::threads::placement::{GpuPlace, Placement};
 use conch_engine::threads::timer_thread::TimerThread;
-use conch_engine::threads::topology::{Placement, Topology};
+use conch_engine::threads::topology::Topology;
 use conch_memory::{Budget, Pool};
 
 use crate::agents::PluginHost;
@@ -71,7 +73,9 @@ pub(crate) struct Lifecycle {
     host: Arc<dyn PluginHost>,
     pool: Arc<Pool>,
     budget: Arc<Budget>,
+    topology: Topology,
     placement: Placement,
+    gpus: Arc<GpuHost>,
     repositories: Mutex<Repositories>,
     copies: RemoteCopies,
     table: Arc<ModelTable>,
@@ -100,16 +104,21 @@ impl Lifecycle {
         pool: Arc<Pool>,
         budget: Arc<Budget>,
         timer_thread: Arc<TimerThread>,
+        gpus: Arc<GpuHost>,
     ) -> Arc<Lifecycle> {
+        let topology = Topology::detect();
         Arc::new_cyclic(|own| Lifecycle {
             own: Weak::clone(own),
             placement: Placement::new(
-                &Topology::detect(),
+                &topology,
                 &options.shard_cpus,
                 options.lowers_core_priority,
                 timer_thread,
+                &gpu_places(&gpus),
             )
             .with_policies(options.host_policies.clone()),
+            topology,
+            gpus,
             repositories: Mutex::new(
                 Repositories::new(&options.model_repositories, options.namespacing)
                     .with_remote(Arc::clone(&options.remote)),
@@ -144,6 +153,11 @@ impl Lifecycle {
         let caching = CacheService::start(cache, &self.placement)?;
         self.caching.get_or_init(|| caching);
         Ok(())
+    }
+
+    /// The machine's CPUs, and where the cores run.
+    pub(crate) fn placement(&self) -> (&Topology, &Placement) {
+        (&self.topology, &self.placement)
     }
 
     /// The server's response cache.
@@ -261,4 +275,14 @@ const DUPLICATE: &str = "model appears in two or more repositories";
 
 pub(super) fn stopping() -> Error {
     Error::unavailable(NOT_READY)
+}
+
+/// The GPUs as placement sees them.
+fn gpu_places(gpus: &GpuHost) -> Vec<GpuPlace> {
+    let place = |gpu: &Gpu| GpuPlace {
+        device_id: gpu.device_id(),
+        name: gpu.properties.name.clone(),
+        pci_address: gpu.properties.pci_address.clone(),
+    };
+    gpus.gpus().iter().map(place).collect()
 }

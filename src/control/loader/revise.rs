@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use conch_config::{Gpus, ModelConfig};
+use conch_config::ModelConfig;
 use conch_engine::{Error, ModelVersion};
 
 use super::Lifecycle;
@@ -32,7 +32,7 @@ impl Lifecycle {
         conch_config::resolve_instance_groups(
             &mut config,
             instances.backend.preferred_groups(),
-            &Gpus::default(),
+            &self.gpus.for_config(),
         )?;
         let message = ModelConfig {
             instance_group: config.instance_group,

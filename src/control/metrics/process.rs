@@ -5,6 +5,8 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use conch_engine::gpus::GpuHost;
+
 use super::text::{push_head, push_sample};
 
 /// How busy the machine's CPUs were between two looks.
@@ -137,20 +139,22 @@ fn group_limits() -> Vec<u64> {
     limits
 }
 
-/// The pool of pinned host memory: the size that was asked for, as upstream. There is none without
-/// a GPU, so nothing of it is in use.
-pub(super) fn render_pinned(text: &mut String, pool_bytes: u64) {
+/// The pool of pinned host memory. While no GPU is in use there is none: the size that was asked
+/// for, as upstream, and nothing of it in use.
+pub(super) fn render_pinned(text: &mut String, gpus: &GpuHost, wanted_bytes: u64) {
+    let usage = gpus.pinned_usage();
+    let total_bytes = usage.map_or(wanted_bytes, |usage| usage.total_bytes);
     push_gauge(
         text,
         "nv_pinned_memory_pool_total_bytes",
         "Pinned memory pool total memory size, in bytes",
-        pool_bytes as f64,
+        total_bytes as f64,
     );
     push_gauge(
         text,
         "nv_pinned_memory_pool_used_bytes",
         "Pinned memory pool used memory size, in bytes",
-        0.0,
+        usage.map_or(0, |usage| usage.used_bytes) as f64,
     );
 }
 

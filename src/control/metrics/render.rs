@@ -2,6 +2,7 @@
 
 use conch_engine::Snapshot;
 use conch_engine::cache::CacheService;
+use conch_engine::gpus::GpuHost;
 use conch_memory::Budget;
 
 use super::process::CpuMeter;
@@ -16,6 +17,7 @@ pub(crate) struct MetricSources<'s> {
     pub(crate) cache: Option<&'s CacheService>,
     pub(crate) budget: &'s Budget,
     pub(crate) cpu_meter: &'s CpuMeter,
+    pub(crate) gpus: &'s GpuHost,
 }
 
 /// All families; empty where metrics are switched off.
@@ -33,7 +35,7 @@ pub(crate) fn render(sources: &MetricSources<'_>) -> String {
             push_sample(&mut text, gauge.name, &[], gauge.value);
         }
     }
-    process::render_pinned(&mut text, options.pinned_pool_bytes);
+    process::render_pinned(&mut text, sources.gpus, options.gpu.pinned_pool_bytes);
     process::render_dropped(&mut text, sources.budget.dropped_count());
     if options.allow_cpu_metrics {
         sources.cpu_meter.render(&mut text);

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::cache::threads::CacheThreads;
 use crate::cache::{ResponseCache, key};
 use crate::request::context::Executor;
-use crate::threads::topology::Placement;
+use crate::threads::placement::Placement;
 
 /// Namespace, name and number.
 type VersionId = (Arc<str>, Arc<str>, i64);

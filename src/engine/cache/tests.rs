@@ -14,8 +14,9 @@ use crate::execution::cores::{Cores, InstancePlan, start_cores};
 use crate::execution::warm_up::WarmUp;
 use crate::model::stats::{ExecutionSpan, InferenceStatistics};
 use crate::testing::{Recorder, draft, input, parts, queued, until};
+use crate::threads::placement::Placement;
 use crate::threads::timer_thread::TimerThread;
-use crate::threads::topology::{Placement, Topology};
+use crate::threads::topology::Topology;
 use crate::{
     Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, Instance, InstanceSpec,
     ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps, VersionParts,
@@ -112,7 +113,7 @@ impl Instance for EchoInstance {
 
 fn placement() -> Placement {
     let timer_thread = Arc::new(TimerThread::default());
-    Placement::new(&Topology::detect(), &[], true, timer_thread)
+    Placement::new(&Topology::detect(), &[], true, timer_thread, &[])
 }
 
 /// The same parts, with the cache in front.

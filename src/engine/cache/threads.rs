@@ -14,7 +14,7 @@ use conch_sync::{NEVER_NS, Node, PollState, Refused, Spin, WorkerPool};
 
 use crate::Error;
 use crate::clock::Monotonic;
-use crate::threads::topology::Placement;
+use crate::threads::placement::{CorePlacement, Placement};
 
 /// What a cache thread does.
 pub(super) type CacheJob = Box<dyn FnOnce() + Send>;
@@ -35,9 +35,9 @@ impl CacheThreads {
             pool: WorkerPool::new(VecDeque::new(), THREAD_COUNT),
             handles: Mutex::default(),
         });
-        let placement = Placement {
+        let placement = CorePlacement {
             gives_way: false,
-            ..placement.clone()
+            ..placement.default.clone()
         };
         for index in 0..THREAD_COUNT {
             let (own, placement) = (Arc::clone(&threads), placement.clone());

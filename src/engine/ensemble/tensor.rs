@@ -2,9 +2,10 @@
 //! they belong to.
 
 use conch_config::{DataType, ResolvedConfig, TensorSpec, dims_agree};
-use conch_memory::{ByteView, OutOfMemory};
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
+use crate::gpus::GpuHost;
 use crate::request::context::Request;
 use crate::request::correlation_id::CorrelationId;
 use crate::tensor::Shape;
@@ -223,12 +224,19 @@ fn reshaped(shape: &Shape, made: &[i64], shown: &[i64], batch_dim_count: usize) 
 }
 
 /// One piece: an input of the ensemble that is its output, too, may come in several.
-fn joined(chunks: &[ByteView]) -> Result<ByteView, OutOfMemory> {
+fn joined(chunks: &[ByteView]) -> Result<ByteView, Error> {
     match chunks {
         [] => Ok(ByteView::empty()),
         // What a client may still write to is no answer.
-        [only] => only.try_to_private(),
-        chunks => ByteView::try_join(chunks),
+        [only] => GpuHost::to_private(only),
+        chunks if chunks.iter().all(|chunk| chunk.place().is_host()) => {
+            Ok(ByteView::try_join(chunks)?)
+        }
+        chunks => {
+            let parts: Result<Vec<ByteView>, Error> =
+                chunks.iter().map(GpuHost::to_private).collect();
+            Ok(ByteView::try_join(&parts?)?)
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::execution::cores::{
     Core, Cores, InstancePlan, active_count, make_cores, shares_thread, worker_specs,
 };
 use crate::execution::queue::ModelQueue;
-use crate::threads::topology::Placement;
+use crate::threads::placement::Placement;
 use crate::{Error, InstanceSpec, ModelVersion};
 
 /// A change that has been prepared. Dropping it undoes that.

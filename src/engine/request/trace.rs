@@ -101,6 +101,8 @@ impl Trace {
             let whole;
             let data = match input.chunks.as_slice() {
                 [] => continue,
+                // A shard may be here, and must not wait for a device.
+                [only] if !only.place().is_host() => continue,
                 // Shown as it is now; what the backend finds there may be different.
                 [only] if only.is_shared() => {
                     // Without memory for it a tensor is not shown.
@@ -136,7 +138,10 @@ impl Trace {
         if !self.sink.wants_tensors() {
             return;
         }
-        for output in outputs {
+        for output in outputs
+            .iter()
+            .filter(|output| output.data.place().is_host())
+        {
             let Ok(data) = output.data.try_to_private() else {
                 continue;
             };

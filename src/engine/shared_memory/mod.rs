@@ -22,7 +22,7 @@ mod tests;
 pub mod usage;
 pub mod window;
 
-pub use region::RegionStatus;
+pub use region::{RegionSource, RegionStatus};
 pub use regions::Regions;
 pub use usage::RequestRegions;
 pub use window::{RegionKind, RegionWindow};

@@ -4,22 +4,77 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
+use conch_cuda::IpcMapping;
 use conch_log as log;
-use conch_memory::SharedMapping;
+use conch_memory::{ByteView, SharedMapping};
 
+use crate::shared_memory::RegionKind;
 use crate::{Error, truncated};
 
 /// Mapped memory with its name and its users' count.
-pub(crate) type Region = SharedMapping<RegionFacts>;
+#[derive(Debug)]
+pub(crate) struct Region {
+    memory: RegionMemory,
+    pub(super) facts: RegionFacts,
+}
+
+/// What is mapped.
+#[derive(Debug)]
+pub(super) enum RegionMemory {
+    System(Arc<SharedMapping>),
+    /// A client's allocation on a device, of which so many bytes are the region.
+    Cuda(Arc<IpcMapping>, u64),
+}
+
+impl Region {
+    pub(super) fn new(memory: RegionMemory, facts: RegionFacts) -> Region {
+        Region { memory, facts }
+    }
+
+    pub(super) fn kind(&self) -> RegionKind {
+        match &self.memory {
+            RegionMemory::System(_) => RegionKind::System,
+            RegionMemory::Cuda(..) => RegionKind::Cuda,
+        }
+    }
+
+    pub(super) fn byte_size(&self) -> u64 {
+        match &self.memory {
+            RegionMemory::System(mapping) => mapping.len() as u64,
+            RegionMemory::Cuda(_, byte_size) => *byte_size,
+        }
+    }
+
+    /// The bytes `start..start + len` for a user; none if they do not lie inside.
+    pub(super) fn view(&self, start: u64, len: u64, user: RegionUse) -> Option<ByteView> {
+        start
+            .checked_add(len)
+            .filter(|end| *end <= self.byte_size())?;
+        let len = usize::try_from(len).ok()?;
+        match &self.memory {
+            RegionMemory::System(mapping) => mapping.view(usize::try_from(start).ok()?, len, user),
+            RegionMemory::Cuda(mapping, _) => mapping.view(start, len, user),
+        }
+    }
+
+    /// Whether somebody stumbled over memory that is not there any more.
+    fn is_lost(&self) -> bool {
+        match &self.memory {
+            RegionMemory::System(mapping) => mapping.is_lost(),
+            // It lives while it is mapped, whatever its owner does.
+            RegionMemory::Cuda(..) => false,
+        }
+    }
+}
 
 /// Bit of the state: unregistered. Counts stay far below. With no user left the region is gone, and
 /// stays so.
 const LEAVING: u64 = 1 << 63;
 
+#[derive(Debug)]
 pub(crate) struct RegionFacts {
     pub(super) name: Arc<str>,
-    key: Box<str>,
-    offset: u64,
+    source: RegionSource,
     /// How many use it, and [`LEAVING`].
     state: AtomicU64,
     /// Where to send it when it is gone.
@@ -30,14 +85,12 @@ pub(crate) struct RegionFacts {
 impl RegionFacts {
     pub(super) fn new(
         name: &Arc<str>,
-        key: &str,
-        offset: u64,
+        source: RegionSource,
         gone: &Sender<Arc<Region>>,
     ) -> RegionFacts {
         RegionFacts {
             name: Arc::clone(name),
-            key: key.into(),
-            offset,
+            source,
             state: AtomicU64::new(0),
             gone: gone.clone(),
             is_loss_told: AtomicBool::new(false),
@@ -60,17 +113,24 @@ impl RegionFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionStatus {
     pub name: Arc<str>,
-    pub key: Box<str>,
-    pub offset: u64,
+    pub source: RegionSource,
     pub byte_size: u64,
+}
+
+/// Whose memory a region is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionSource {
+    /// A part of a shared memory object of the system.
+    System { key: Box<str>, offset: u64 },
+    /// An allocation on a device.
+    Cuda { device_id: i64 },
 }
 
 pub(super) fn status(region: &Region) -> RegionStatus {
     RegionStatus {
         name: Arc::clone(&region.facts.name),
-        key: region.facts.key.clone(),
-        offset: region.facts.offset,
-        byte_size: region.len() as u64,
+        source: region.facts.source.clone(),
+        byte_size: region.byte_size(),
     }
 }
 

@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
+use std::fmt;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use arc_swap::ArcSwap;
+use conch_cuda::{IpcHandle, IpcMapping};
 use conch_log as log;
 use conch_memory::{AllowedOwners, MapError, SharedMapping, fault};
 
-use crate::shared_memory::region::{Region, RegionFacts, enter};
-use crate::shared_memory::{RegionStatus, RegionWindow, region};
+use crate::gpus::GpuHost;
+use crate::shared_memory::region::{Region, RegionFacts, RegionMemory, enter};
+use crate::shared_memory::{RegionKind, RegionSource, RegionStatus, RegionWindow, region};
 use crate::{Code, Error, truncated};
 
 /// Clients may register so many regions; the watch over their memory has room for twice as many, as
@@ -115,27 +118,8 @@ impl Regions {
     ) -> Result<(), Error> {
         let gone = self.sender()?;
         check_key(name, key)?;
-        if name.len() > NAME_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "the name of a shared memory region must not be longer than {NAME_BYTES_MAX} bytes"
-            )));
-        }
         let mut table = self.lock();
-        if table
-            .get(name)
-            .is_some_and(|region| !region.facts.is_gone())
-        {
-            return Err(Error::new(
-                Code::AlreadyExists,
-                format!(
-                    "shared memory region '{name}' already in manager",
-                    name = truncated(&name)
-                ),
-            ));
-        }
-        if table.len() >= REGIONS_MAX {
-            return Err(too_many());
-        }
+        check_room(&table, name)?;
         let unopened = || {
             Error::internal(format!(
                 "Unable to open shared memory region: '{key}'",
@@ -145,15 +129,19 @@ impl Regions {
         // A name with a NUL inside is none.
         let c_key = CString::new(key).map_err(|_| unopened())?;
         let name: Arc<str> = Arc::from(name);
-        let facts = RegionFacts::new(&name, key, offset, gone);
+        let source = RegionSource::System {
+            key: key.into(),
+            offset,
+        };
+        let facts = RegionFacts::new(&name, source, gone);
         let refused = |why: &str| {
             Error::invalid(format!(
                 "failed to register shared memory region '{name}': {why}",
                 name = truncated(&name)
             ))
         };
-        let region = SharedMapping::open(&c_key, offset, byte_size, &self.owners, facts);
-        let region = region.map_err(|error| match error {
+        let mapping = SharedMapping::open(&c_key, offset, byte_size, &self.owners);
+        let mapping = mapping.map_err(|error| match error {
             MapError::Open(error) => {
                 log::verbose!(1, "cannot open the shared memory object '{key}': {error}");
                 unopened()
@@ -182,20 +170,71 @@ impl Regions {
             }
             MapError::TooMany => too_many(),
         })?;
-        table.insert(name, Arc::new(region));
+        let memory = RegionMemory::System(Arc::new(mapping));
+        table.insert(name, Arc::new(Region::new(memory, facts)));
         self.publish(&table);
         Ok(())
     }
 
-    /// Gives the region called `name` up, now or when the last request that uses it is done.
-    /// Unknown names are no error. Blocks.
+    /// Whether there are GPUs whose memory could be a region called `name`.
+    ///
+    /// # Errors
+    /// INVALID_ARG in upstream's words where there are none.
+    pub fn check_cuda(&self, name: &str) -> Result<(), Error> {
+        gpus_for(name).map(|_| ())
+    }
+
+    /// Maps the allocation that `handle` names, another process' memory on a GPU, of which
+    /// `byte_size` bytes are the region. Blocks.
+    ///
+    /// # Errors
+    /// In upstream's words: UNSUPPORTED unless enabled, ALREADY_EXISTS for a name that is taken,
+    /// INVALID_ARG on a host without GPUs, for a device that is not there, a handle that the driver
+    /// refuses, and more bytes than the allocation has.
+    pub fn register_cuda(
+        &self,
+        name: &str,
+        handle: IpcHandle,
+        device_id: i64,
+        byte_size: u64,
+    ) -> Result<(), Error> {
+        let gone = self.sender()?;
+        let refused = |why: &dyn fmt::Display| {
+            Error::invalid(format!(
+                "failed to register CUDA shared memory region '{name}': {why}",
+                name = truncated(&name)
+            ))
+        };
+        let gpus = gpus_for(name)?;
+        let mut table = self.lock();
+        check_room(&table, name)?;
+        let memory = gpus.memory(device_id);
+        let device = memory.map_err(|error| refused(&error.message))?.device();
+        let mapping = IpcMapping::open(device, handle)
+            .map_err(|error| refused(&format_args!("failed to open CUDA IPC handle: {error}")))?;
+        if byte_size > mapping.len() {
+            return Err(refused(&format_args!(
+                "the allocation has {} bytes, not {byte_size}",
+                mapping.len()
+            )));
+        }
+        let name: Arc<str> = Arc::from(name);
+        let facts = RegionFacts::new(&name, RegionSource::Cuda { device_id }, gone);
+        let memory = RegionMemory::Cuda(Arc::new(mapping), byte_size);
+        table.insert(name, Arc::new(Region::new(memory, facts)));
+        self.publish(&table);
+        Ok(())
+    }
+
+    /// Gives the region of this kind that is called `name` up, now or when the last request that
+    /// uses it is done. Unknown names are no error, as upstream. Blocks.
     ///
     /// # Errors
     /// UNSUPPORTED unless enabled.
-    pub fn unregister(&self, name: &str) -> Result<(), Error> {
+    pub fn unregister(&self, kind: RegionKind, name: &str) -> Result<(), Error> {
         self.sender()?;
         let mut table = self.lock();
-        let Some(region) = table.get(name) else {
+        let Some(region) = table.get(name).filter(|region| region.kind() == kind) else {
             return Ok(());
         };
         if region.facts.retire() {
@@ -213,15 +252,17 @@ impl Regions {
         Ok(())
     }
 
-    /// [`Regions::unregister`] for all of them. Blocks.
+    /// [`Regions::unregister`] for all of a kind. Blocks.
     ///
     /// # Errors
     /// UNSUPPORTED unless enabled.
-    pub fn unregister_all(&self) -> Result<(), Error> {
+    pub fn unregister_all(&self, kind: RegionKind) -> Result<(), Error> {
         self.sender()?;
         let mut table = self.lock();
         let gone: Vec<Arc<Region>> = table
-            .extract_if(.., |_, region| region.facts.retire())
+            .extract_if(.., |_, region| {
+                region.kind() == kind && region.facts.retire()
+            })
             .map(|(_, region)| region)
             .collect();
         self.publish(&table);
@@ -231,48 +272,23 @@ impl Regions {
         Ok(())
     }
 
-    /// The region called `name`, or all of them by name for an empty one. Takes time in proportion
-    /// to their number.
+    /// The region of this kind that is called `name`, or all of the kind by name for an empty one.
+    /// Takes time in proportion to their number.
     ///
     /// # Errors
-    /// NOT_FOUND for a name that is not known.
-    pub fn status(&self, name: &str) -> Result<Vec<RegionStatus>, Error> {
+    /// NOT_FOUND in upstream's words for a name that is not known, or is of the other kind.
+    pub fn status(&self, kind: RegionKind, name: &str) -> Result<Vec<RegionStatus>, Error> {
         let table = self.lock();
-        if !name.is_empty() {
-            let region = table.get(name).filter(|region| !region.facts.is_gone());
-            let region = region.ok_or_else(|| {
-                Error::not_found(format!(
-                    "Unable to find system shared memory region: '{name}'",
-                    name = truncated(&name)
-                ))
-            })?;
-            return Ok(vec![region::status(region)]);
-        }
-        let present = table.values().filter(|region| !region.facts.is_gone());
-        Ok(present.map(|region| region::status(region)).collect())
-    }
-
-    /// Why there is no CUDA region called `name`.
-    ///
-    /// # Errors
-    /// NOT_FOUND in upstream's words; none for an empty name.
-    pub fn cuda_status(&self, name: &str) -> Result<(), Error> {
+        let present = |region: &&Arc<Region>| !region.facts.is_gone();
         if name.is_empty() {
-            return Ok(());
+            let of_kind = |region: &&Arc<Region>| region.kind() == kind;
+            let found = table.values().filter(present).filter(of_kind);
+            return Ok(found.map(|region| region::status(region)).collect());
         }
-        let is_system = self.status(name).is_ok();
-        Err(Error::not_found(if is_system {
-            format!(
-                "The region named '{name}' is registered as system shared memory, not CUDA shared \
-                 memory",
-                name = truncated(&name)
-            )
-        } else {
-            format!(
-                "Unable to find cuda shared memory region: '{name}'",
-                name = truncated(&name)
-            )
-        }))
+        match table.get(name).filter(present) {
+            Some(region) if region.kind() == kind => Ok(vec![region::status(region)]),
+            known => Err(Error::not_found(absent(kind, known.is_some(), name))),
+        }
     }
 
     /// The bytes `offset..offset + byte_size` of the region called `name`, which is in use for as
@@ -290,7 +306,7 @@ impl Regions {
         };
         let region = self.names.load().get(name).and_then(Weak::upgrade);
         let used = enter(region.ok_or_else(unknown)?).ok_or_else(unknown)?;
-        let size = used.region().len() as u64;
+        let size = used.region().byte_size();
         if offset >= size {
             return Err(Error::invalid(format!(
                 "Invalid offset for shared memory region: '{name}'",
@@ -315,11 +331,7 @@ impl Regions {
             return Err(outside());
         }
         region::check(used.region())?;
-        let bounds = usize::try_from(offset)
-            .ok()
-            .zip(usize::try_from(byte_size).ok());
-        let view =
-            bounds.and_then(|(offset, bytes)| used.region().view(offset, bytes, used.another()));
+        let view = used.region().view(offset, byte_size, used.another());
         Ok(RegionWindow {
             view: view.ok_or_else(outside)?,
             used,
@@ -379,6 +391,65 @@ fn check_key(name: &str, key: &str) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+fn gpus_for(name: &str) -> Result<&'static GpuHost, Error> {
+    let gpus = GpuHost::current().filter(|gpus| !gpus.gpus().is_empty());
+    let gpus = gpus.ok_or_else(|| {
+        Error::invalid(format!(
+            "failed to register CUDA shared memory region: '{name}', GPUs not supported",
+            name = truncated(&name)
+        ))
+    })?;
+    Ok(gpus)
+}
+
+/// Whether a region may be called `name`.
+///
+/// # Errors
+/// INVALID_ARG for a name that is too long, ALREADY_EXISTS for one that is taken, UNAVAILABLE if
+/// there are too many.
+fn check_room(table: &RegionTable, name: &str) -> Result<(), Error> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "the name of a shared memory region must not be longer than {NAME_BYTES_MAX} bytes"
+        )));
+    }
+    if table
+        .get(name)
+        .is_some_and(|region| !region.facts.is_gone())
+    {
+        return Err(Error::new(
+            Code::AlreadyExists,
+            format!(
+                "shared memory region '{name}' already in manager",
+                name = truncated(&name)
+            ),
+        ));
+    }
+    if table.len() >= REGIONS_MAX {
+        return Err(too_many());
+    }
+    Ok(())
+}
+
+/// Why there is no region of this kind called `name`; `is_other`: there is one of the other kind.
+fn absent(kind: RegionKind, is_other: bool, name: &str) -> String {
+    let name = truncated(&name);
+    match (kind, is_other) {
+        (RegionKind::System, false) => {
+            format!("Unable to find system shared memory region: '{name}'")
+        }
+        (RegionKind::Cuda, false) => format!("Unable to find cuda shared memory region: '{name}'"),
+        (RegionKind::System, true) => format!(
+            "The region named '{name}' is registered as CUDA shared memory, not system shared \
+             memory"
+        ),
+        (RegionKind::Cuda, true) => format!(
+            "The region named '{name}' is registered as system shared memory, not CUDA shared \
+             memory"
+        ),
+    }
 }
 
 fn too_many() -> Error {

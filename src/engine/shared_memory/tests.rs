@@ -54,7 +54,7 @@ fn text<T>(outcome: Result<T, Error>) -> Result<T, (Code, String)> {
 }
 
 fn names(regions: &Regions) -> Vec<String> {
-    let rows = regions.status("").unwrap();
+    let rows = regions.status(RegionKind::System, "").unwrap();
     rows.iter().map(|row| row.name.to_string()).collect()
 }
 
@@ -73,8 +73,8 @@ fn nothing_is_registered_unless_allowed() {
     let regions = Regions::start(false, AllowedOwners::Own).unwrap();
     let refused = Err((Code::Unsupported, DISABLED.to_owned()));
     assert_eq!(text(regions.register("r", "/k", 0, 1)), refused);
-    assert_eq!(text(regions.unregister("r")), refused);
-    assert_eq!(text(regions.unregister_all()), refused);
+    assert_eq!(text(regions.unregister(RegionKind::System, "r")), refused);
+    assert_eq!(text(regions.unregister_all(RegionKind::System)), refused);
     assert!(names(&regions).is_empty());
     let unknown = "Unable to find shared memory region: 'r'".to_owned();
     assert_eq!(
@@ -170,23 +170,25 @@ fn what_is_asked_of_registered_regions_has_upstreams_words() {
     assert_eq!(names(&regions), ["another", "r"]);
     let expected = RegionStatus {
         name: "r".into(),
-        key: key.into(),
-        offset: 0,
+        source: RegionSource::System {
+            key: key.into(),
+            offset: 0,
+        },
         byte_size: 100,
     };
-    assert_eq!(regions.status("r"), Ok(vec![expected]));
+    assert_eq!(regions.status(RegionKind::System, "r"), Ok(vec![expected]));
     let unknown = (
         Code::NotFound,
         "Unable to find system shared memory region: 'x'".to_owned(),
     );
-    assert_eq!(text(regions.status("x")), Err(unknown));
+    assert_eq!(text(regions.status(RegionKind::System, "x")), Err(unknown));
     let other_kind =
         "The region named 'r' is registered as system shared memory, not CUDA shared memory";
     assert_eq!(
-        text(regions.cuda_status("r")),
+        text(regions.status(RegionKind::Cuda, "r")),
         Err((Code::NotFound, other_kind.to_owned()))
     );
-    assert_eq!(regions.cuda_status(""), Ok(()));
+    assert_eq!(regions.status(RegionKind::Cuda, ""), Ok(Vec::new()));
     let long = "n".repeat(NAME_BYTES_MAX + 1);
     let too_long = format!(
         "the name of a shared memory region must not be longer than {NAME_BYTES_MAX} bytes"
@@ -194,7 +196,7 @@ fn what_is_asked_of_registered_regions_has_upstreams_words() {
     let too_long = Err((Code::InvalidArg, too_long));
     assert_eq!(text(regions.register(&long, key, 0, 1)), too_long);
     assert_eq!(regions.register(&long[1..], key, 0, 1), Ok(()));
-    regions.unregister_all().unwrap();
+    regions.unregister_all(RegionKind::System).unwrap();
     assert!(names(&regions).is_empty());
     assert_eq!(mapping_count(&object), 0);
 }
@@ -254,7 +256,7 @@ fn a_region_in_use_goes_with_its_last_user_and_keeps_its_name_until_then() {
     regions.register("r", &object.key, 0, 100).unwrap();
     let mut usage = RequestRegions::default();
     let view = usage.add_input(regions.window("r", 0, 4).unwrap());
-    regions.unregister("r").unwrap();
+    regions.unregister(RegionKind::System, "r").unwrap();
     assert_eq!(names(&regions), ["r"]);
     assert_eq!(
         regions.register("r", &object.key, 0, 1).unwrap_err().code,
@@ -274,7 +276,7 @@ fn a_region_in_use_goes_with_its_last_user_and_keeps_its_name_until_then() {
     regions.register("r", &object.key, 0, 100).unwrap();
     assert_eq!(names(&regions), ["r"]);
     // What is not in use goes at once.
-    regions.unregister("r").unwrap();
+    regions.unregister(RegionKind::System, "r").unwrap();
     assert_eq!(mapping_count(&object), 0);
 }
 
@@ -321,13 +323,13 @@ fn t6_races_of_use_and_unregistration_leave_nothing_behind() {
                 Ok(()) => round_count += 1,
                 Err(error) => assert_eq!(error.code, Code::AlreadyExists),
             }
-            regions.unregister("r").unwrap();
+            regions.unregister(RegionKind::System, "r").unwrap();
         }
         is_over.store(true, Ordering::Relaxed);
         assert!(round_count > 1000, "{round_count} rounds");
     });
     assert!(used.load(Ordering::Relaxed) > 100);
-    regions.unregister("r").unwrap();
+    regions.unregister(RegionKind::System, "r").unwrap();
     assert!(names(&regions).is_empty());
     until("all is unmapped", || mapping_count(&object) == 0);
     assert!(regions.lock().is_empty(), "the table, too");
@@ -386,8 +388,8 @@ fn outputs_are_left_in_their_region() {
     let recorder = Arc::<Recorder>::default();
     let handle = admitted(&regions, &recorder);
     let usage = handle.shared().features.regions.as_ref().unwrap();
-    assert!(usage.place("other", 4, 4).unwrap().is_none());
-    let place = usage.place("x", 4, 4).unwrap().unwrap();
+    assert!(usage.place("other", 4, 4, |_| false).unwrap().is_none());
+    let place = usage.place("x", 4, 4, |_| false).unwrap().unwrap();
     assert!(place.write(b"wxyz"));
     answer(&handle, place, false);
     // Made elsewhere: copied.
@@ -403,7 +405,7 @@ fn outputs_are_left_in_their_region() {
         *b"\0\0\0\0\0\0\0\0WXYZ"
     );
     // Its last response has left: only the input is still in use, until the request is given back.
-    regions.unregister("r").unwrap();
+    regions.unregister(RegionKind::System, "r").unwrap();
     assert_eq!(names(&regions), ["r"]);
     drop(handle);
     assert!(names(&regions).is_empty());
@@ -419,9 +421,15 @@ fn outputs_need_room_and_alignment() {
     let too_small = "shared memory size specified with the request for output 'x' (8 bytes) should \
                      be at least 9 bytes to hold the results";
     let expected = (Code::Internal, too_small.to_owned());
-    assert_eq!(text(usage.place("x", 9, 1)).err(), Some(expected.clone()));
-    assert!(usage.place("x", 8, 4).unwrap().is_none(), "made elsewhere");
-    assert!(usage.place("x", 8, 2).unwrap().is_some());
+    assert_eq!(
+        text(usage.place("x", 9, 1, |_| false)).err(),
+        Some(expected.clone())
+    );
+    assert!(
+        usage.place("x", 8, 4, |_| false).unwrap().is_none(),
+        "made elsewhere"
+    );
+    assert!(usage.place("x", 8, 2, |_| false).unwrap().is_some());
     let recorder = Arc::<Recorder>::default();
     let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
     let on_arrival: Arc<dyn Completion> = Arc::new(ShmCompletion::new(&completion, &usage));
@@ -469,7 +477,7 @@ fn t5_a_region_that_shrank_fails_who_uses_it_and_nobody_else() {
     assert!(regions.window("sound", 0, 4).is_ok());
     // Registered anew it serves again.
     drop((before, handle));
-    regions.unregister("r").unwrap();
+    regions.unregister(RegionKind::System, "r").unwrap();
     object.file.set_len(8192).unwrap();
     regions.register("r", &object.key, 0, 8192).unwrap();
     assert!(regions.window("r", 0, 4).is_ok());
@@ -480,7 +488,7 @@ fn a_request_that_is_withdrawn_lets_go_although_its_handle_waits() {
     let (regions, object) = (enabled(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     let handle = admitted(&regions, &Arc::default());
-    regions.unregister("r").unwrap();
+    regions.unregister(RegionKind::System, "r").unwrap();
     assert_eq!(names(&regions), ["r"]);
     assert!(crate::cancel(&handle).into_error().is_some());
     assert!(names(&regions).is_empty());

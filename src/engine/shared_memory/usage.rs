@@ -3,10 +3,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use conch_memory::ByteView;
+use conch_memory::{ByteView, MemoryPlace};
 use smallvec::SmallVec;
 
 use crate::Error;
+use crate::gpus::GpuHost;
 use crate::shared_memory::RegionWindow;
 use crate::shared_memory::region::{RegionUse, check};
 use crate::tensor::Output;
@@ -58,11 +59,14 @@ impl RequestRegions {
     ///
     /// # Errors
     /// INTERNAL in upstream's words if there is not room enough.
+    ///
+    /// A place on a GPU is given only to a backend that `reaches` that device's memory.
     pub fn place(
         &self,
         name: &str,
         bytes: usize,
         alignment: usize,
+        reaches: impl FnOnce(MemoryPlace) -> bool,
     ) -> Result<Option<ByteView>, Error> {
         let held = self.lock();
         let Some((_, target)) = held.outputs.iter().find(|(known, _)| **known == *name) else {
@@ -71,7 +75,9 @@ impl RequestRegions {
         let place = target
             .slice(0, bytes)
             .ok_or_else(|| too_small(name, target.len(), bytes))?;
-        Ok(Some(place).filter(|place| place.as_ptr().addr().is_multiple_of(alignment)))
+        let is_usable = place.as_ptr().addr().is_multiple_of(alignment)
+            && (place.place().is_host() || reaches(place.place()));
+        Ok(Some(place).filter(|_| is_usable))
     }
 
     /// Ends the use of all regions. Called when nothing more is written.
@@ -93,15 +99,7 @@ impl RequestRegions {
             if !output.data.is_shared() {
                 let wanted = held.outputs.iter().find(|(name, _)| **name == *output.name);
                 let Some((_, target)) = wanted else { continue };
-                let Some(bytes) = output.data.as_slice() else {
-                    return Err(Error::internal(format!(
-                        "output '{}' lies in memory that the CPU cannot read",
-                        output.name
-                    )));
-                };
-                if !target.write(bytes) {
-                    return Err(too_small(&output.name, target.len(), bytes.len()));
-                }
+                leave(&output.name, &output.data, target)?;
             }
             output.data = ByteView::empty();
         }
@@ -114,6 +112,25 @@ impl RequestRegions {
     // several threads.
     fn lock(&self) -> MutexGuard<'_, HeldRegion> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Copies an output's bytes to where they are wanted; for a GPU the copy is waited for.
+fn leave(name: &str, data: &ByteView, target: &ByteView) -> Result<(), Error> {
+    let Some(bytes) = data.as_slice() else {
+        return Err(Error::internal(format!(
+            "output '{name}' lies in memory that the CPU cannot read"
+        )));
+    };
+    if bytes.len() > target.len() {
+        return Err(too_small(name, target.len(), bytes.len()));
+    }
+    if !target.place().is_host() {
+        return GpuHost::write(bytes, target);
+    }
+    match target.write(bytes) {
+        true => Ok(()),
+        false => Err(too_small(name, target.len(), bytes.len())),
     }
 }
 

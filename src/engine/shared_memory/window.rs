@@ -27,7 +27,7 @@ impl RegionWindow {
     }
 }
 
-/// The two kinds of memory that clients may share. There is none on a GPU yet.
+/// The two kinds of memory that clients may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionKind {
     System,

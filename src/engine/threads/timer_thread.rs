@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use conch_net::affinity;
+
 use crate::clock::monotonic_ns;
 
 type Callback = Box<dyn FnOnce(u64) + Send>;
@@ -96,6 +98,11 @@ impl TimerShared {
     }
 
     fn run(&self) {
+        // Not where its first caller happens to be: that may be the core of one GPU. What the
+        // system refuses is left as it is.
+        if let Ok(cpus) = affinity::process_cpus() {
+            let _ = affinity::confine_current_thread(&cpus);
+        }
         let mut agenda = self.lock();
         while !agenda.is_ending {
             let now_ns = monotonic_ns();

@@ -4,6 +4,7 @@ use conch_config::{DataType, ResolvedConfig, TensorSpec};
 use conch_memory::ByteView;
 
 use crate::Error;
+use crate::gpus::GpuHost;
 use crate::request::draft::DraftInput;
 use crate::request::messages::Dims;
 use crate::tensor::{Input, Shape};
@@ -32,7 +33,7 @@ pub(super) fn check(
         // What is checked must be what the backend gets. Frontends copy in slices before; this is
         // for what they left.
         for chunk in input.chunks.iter_mut().filter(|chunk| chunk.is_shared()) {
-            *chunk = chunk.try_to_private()?;
+            *chunk = GpuHost::to_private(chunk)?;
         }
     }
     if input.data_type != spec.data_type {

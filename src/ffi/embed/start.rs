@@ -21,6 +21,7 @@ pub fn start(
     options.remote = Arc::new(Cloud::new());
     plugins.server_id.clone_from(&options.server_id);
     plugins.auto_complete = options.auto_complete;
+    plugins.capability_min = options.gpu.capability_min;
     plugins.host_policies.clone_from(&options.host_policies);
     let host = BackendLibraries::new(plugins);
     let server = Server::start(options, Arc::clone(&host) as Arc<_>)?;

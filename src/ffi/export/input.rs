@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_void};
 
 use conch_abi as abi;
 use conch_engine::Error;
+use conch_engine::gpus::GpuHost;
 use conch_memory::ByteView;
 
 use super::export;
@@ -46,20 +47,42 @@ unsafe fn properties(
     Ok(())
 }
 
+/// Buffer `index`; none past the last, which upstream does not call an error either. A buffer on a
+/// GPU is copied to the host for a backend that prefers to read there: many never look at where it
+/// is.
+///
+/// # Errors
+/// Those of the copy.
+///
+/// # Safety
+/// The input's request is live.
+unsafe fn chunk_at(
+    source: &BackendInput,
+    index: u32,
+    preferred: Option<abi::TRITONSERVER_MemoryType>,
+) -> Result<Option<&ByteView>, Error> {
+    let Ok(index) = usize::try_from(index) else {
+        return Ok(None);
+    };
+    // SAFETY: by this function's contract.
+    let chunk = unsafe { source.input() }.chunks.get(index);
+    let is_on_gpu = chunk.is_some_and(|chunk| !chunk.place().is_host());
+    if !is_on_gpu || preferred == Some(abi::TRITONSERVER_MEMORY_GPU) || !GpuHost::is_in_use() {
+        return Ok(chunk);
+    }
+    // SAFETY: by this function's contract.
+    unsafe { source.host_copy(index) }
+}
+
 /// # Safety
 /// As of `TRITONBACKEND_InputBuffer`, whose arguments these are.
-unsafe fn buffer_at(
-    chunks: &[ByteView],
-    index: u32,
+unsafe fn buffer_of(
+    chunk: Option<&ByteView>,
     buffer: *mut *const c_void,
     buffer_byte_size: *mut u64,
     memory_type: *mut abi::TRITONSERVER_MemoryType,
     memory_type_id: *mut i64,
 ) -> Result<(), Error> {
-    let chunk = usize::try_from(index)
-        .ok()
-        .and_then(|index| chunks.get(index));
-    // Past the last buffer there is none: upstream does not call that an error either.
     let address = chunk.map_or(std::ptr::null(), |chunk| chunk.as_ptr());
     let place = chunk.map(|chunk| chunk.place()).unwrap_or_default();
     // SAFETY: writable or null by this function's contract. Lengths in memory fit 64 bits.
@@ -156,14 +179,9 @@ export! {
         memory_type: *mut abi::TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) {
-        buffer_at(
-            &borrow(input)?.input().chunks,
-            index,
-            buffer,
-            buffer_byte_size,
-            memory_type,
-            memory_type_id,
-        )
+        let source = borrow(input)?;
+        let chunk = chunk_at(source, index, memory_type.as_ref().copied())?;
+        buffer_of(chunk, buffer, buffer_byte_size, memory_type, memory_type_id)
     }
 
     fn TRITONBACKEND_InputBufferForHostPolicy(
@@ -176,15 +194,11 @@ export! {
         memory_type_id: *mut i64,
     ) {
         let source = borrow(input)?;
-        let chunks = policy_chunks(source, host_policy_name)?.unwrap_or(&source.input().chunks);
-        buffer_at(
-            chunks,
-            index,
-            buffer,
-            buffer_byte_size,
-            memory_type,
-            memory_type_id,
-        )
+        let chunk = match policy_chunks(source, host_policy_name)? {
+            Some(chunks) => usize::try_from(index).ok().and_then(|index| chunks.get(index)),
+            None => chunk_at(source, index, memory_type.as_ref().copied())?,
+        };
+        buffer_of(chunk, buffer, buffer_byte_size, memory_type, memory_type_id)
     }
 
     fn TRITONBACKEND_InputBufferAttributes(

@@ -126,7 +126,7 @@ export! {
         options: *mut abi::TRITONSERVER_ServerOptions,
         size: u64,
     ) {
-        borrow_mut(options)?.server.pinned_pool_bytes = size;
+        borrow_mut(options)?.server.gpu.pinned_pool_bytes = size;
         Ok(())
     }
 
@@ -135,10 +135,12 @@ export! {
         gpu_device: c_int,
         size: u64,
     ) {
-        let _ = (gpu_device, size);
-        borrow(options).map(drop)
+        let gpu = &mut borrow_mut(options)?.server.gpu;
+        gpu.device_pool_bytes.insert(gpu_device, size);
+        Ok(())
     }
 
+    // For growable state, which there is none of.
     fn TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(
         options: *mut abi::TRITONSERVER_ServerOptions,
         gpu_device: c_int,
@@ -185,7 +187,7 @@ export! {
         options: *mut abi::TRITONSERVER_ServerOptions,
         cc: f64,
     ) {
-        borrow_mut(options)?.set_for_backends("", "min-compute-capability", format!("{cc:.6}"));
+        borrow_mut(options)?.server.gpu.capability_min = cc;
         Ok(())
     }
 
@@ -252,8 +254,8 @@ export! {
         options: *mut abi::TRITONSERVER_ServerOptions,
         enable_peer_access: bool,
     ) {
-        let _ = enable_peer_access;
-        borrow(options).map(drop)
+        borrow_mut(options)?.server.gpu.enables_peer_access = enable_peer_access;
+        Ok(())
     }
 
     fn TRITONSERVER_ServerOptionsSetLogFile(
@@ -385,7 +387,9 @@ export! {
             )));
         }
         let setting = format!("model-load-gpu-limit-device-{device_id}");
-        borrow_mut(options)?.set_for_backends("", &setting, format!("{fraction:.6}"));
+        let options = borrow_mut(options)?;
+        options.server.gpu.load_limits.insert(device_id, fraction);
+        options.set_for_backends("", &setting, format!("{fraction:.6}"));
         Ok(())
     }
 

@@ -97,7 +97,10 @@ impl BackendLibraries {
             "backend-directory",
             options.backend_directory.to_string_lossy().into_owned(),
         );
-        set("min-compute-capability", MIN_COMPUTE_CAPABILITY.to_owned());
+        set(
+            "min-compute-capability",
+            format!("{:.6}", options.capability_min),
+        );
         set(
             DEFAULT_BATCH_SETTING,
             options.default_max_batch_size.to_string(),
@@ -268,6 +271,3 @@ const DEFAULT_BATCH_SETTING: &str = "default-max-batch-size";
 /// `--backend-config=<backend>,unload-when-unused=true`: finalise and close a backend after its
 /// last model.
 const UNLOAD_SETTING: &str = "unload-when-unused";
-
-/// What Triton's own builds say; only backends for GPUs look at it.
-const MIN_COMPUTE_CAPABILITY: &str = "6.000000";

@@ -17,6 +17,8 @@ pub struct HostOptions {
     pub auto_complete: bool,
     /// What a completed configuration batches up to, unless `backend_config` says otherwise.
     pub default_max_batch_size: u32,
+    /// The oldest GPU generation to use, for backends that ask.
+    pub capability_min: f64,
     /// Where instances run, for backends that ask.
     pub host_policies: HostPolicies,
     /// Holds one directory per response cache.
@@ -36,6 +38,7 @@ impl Default for HostOptions {
             backend_config: Vec::new(),
             auto_complete: true,
             default_max_batch_size: 4,
+            capability_min: conch_engine::gpus::GpuOptions::default().capability_min,
             host_policies: HostPolicies::default(),
             cache_directory: PathBuf::from("/opt/tritonserver/caches"),
             cache_config: Vec::new(),

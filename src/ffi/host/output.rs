@@ -9,7 +9,7 @@ use conch_config::DataType;
 use conch_engine::flow_control::credits::{SMALL_OUTPUT_BYTES, SMALL_OUTPUT_COUNT};
 use conch_engine::shared_memory::RequestRegions;
 use conch_engine::{Code, Error, Output, RequestContext, Shape};
-use conch_memory::{Block, Budget, ByteView, Charge, MemoryKind};
+use conch_memory::{Block, Budget, ByteView, Charge, MemoryKind, MemoryPlace};
 
 use super::facts::ModelFacts;
 use crate::boundary::{HandleTag, c_string, handles};
@@ -159,7 +159,10 @@ impl BackendOutput {
         }
         if let Some(usage) = &self.usage {
             let alignment = self.data_type.element_bytes().unwrap_or(1);
-            if let Some(view) = usage.place(&self.name, size, alignment)? {
+            let reaches = |place: MemoryPlace| {
+                wanted.0 == abi::TRITONSERVER_MEMORY_GPU && wanted.1 == place.id
+            };
+            if let Some(view) = usage.place(&self.name, size, alignment, reaches)? {
                 let place = BufferPlace::of_view(&view);
                 self.attributes = place.into();
                 let granted = GrantedBuffer {

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::shared_memory::{RegionKind, RegionStatus, Regions};
-use conch_engine::{Error, ModelVersion, truncated, validation};
-use conch_memory::{Budget, ByteView, Charge};
+use conch_engine::gpus::{GpuHost, IpcHandle};
+use conch_engine::shared_memory::{RegionKind, Regions};
+use conch_engine::{Error, ModelVersion, validation};
+use conch_memory::{Block, Budget, ByteView, Charge};
 use smallvec::SmallVec;
 
+use crate::shard::offload::SYSTEM_CALLS_COST;
 use crate::shard::{Shard, yield_now};
 
 /// Bytes of registered memory copied before the rest of the shard gets its turn: some 50 us, pages
@@ -22,41 +24,42 @@ pub(crate) enum RegionAction {
     Unregister,
 }
 
-/// Where a system region lies, as a client says it.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct RegionLocation {
-    pub(crate) key: String,
-    pub(crate) offset: u64,
-    pub(crate) byte_size: u64,
+/// Where a region lies, as a client says it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RegionLocation {
+    System {
+        key: String,
+        offset: u64,
+        byte_size: u64,
+    },
+    Cuda {
+        handle: IpcHandle,
+        device_id: i64,
+        byte_size: u64,
+    },
 }
 
-/// Registers a region. There are no GPUs yet whose memory could be shared. Blocks.
+/// Registers a region. Blocks.
 ///
 /// # Errors
 /// In upstream's words.
 pub(crate) fn register(
     regions: &Regions,
-    kind: RegionKind,
     name: &str,
     location: impl FnOnce() -> Result<RegionLocation, Error>,
 ) -> Result<(), Error> {
     regions.check_enabled()?;
-    match kind {
-        RegionKind::System => {
-            let RegionLocation {
-                key,
-                offset,
-                byte_size,
-            } = location()?;
-            regions.register(name, &key, offset, byte_size)
-        }
-        RegionKind::Cuda => {
-            location()?;
-            Err(Error::invalid(format!(
-                "failed to register CUDA shared memory region: '{name}', GPUs not supported",
-                name = truncated(&name)
-            )))
-        }
+    match location()? {
+        RegionLocation::System {
+            key,
+            offset,
+            byte_size,
+        } => regions.register(name, &key, offset, byte_size),
+        RegionLocation::Cuda {
+            handle,
+            device_id,
+            byte_size,
+        } => regions.register_cuda(name, handle, device_id, byte_size),
     }
 }
 
@@ -65,26 +68,9 @@ pub(crate) fn register(
 /// # Errors
 /// UNSUPPORTED unless clients may register regions.
 pub(crate) fn unregister(regions: &Regions, kind: RegionKind, name: &str) -> Result<(), Error> {
-    match (kind, name) {
-        // None can be registered.
-        (RegionKind::Cuda, _) => regions.check_enabled(),
-        (RegionKind::System, "") => regions.unregister_all(),
-        (RegionKind::System, name) => regions.unregister(name),
-    }
-}
-
-/// The region called `name`, or all of a kind for an empty name. Blocks.
-///
-/// # Errors
-/// NOT_FOUND in upstream's words.
-pub(crate) fn status(
-    regions: &Regions,
-    kind: RegionKind,
-    name: &str,
-) -> Result<Vec<RegionStatus>, Error> {
-    match kind {
-        RegionKind::System => regions.status(name),
-        RegionKind::Cuda => regions.cuda_status(name).map(|()| Vec::new()),
+    match name {
+        "" => regions.unregister_all(kind),
+        name => regions.unregister(kind, name),
     }
 }
 
@@ -143,6 +129,9 @@ pub(crate) async fn copy(
     })?;
     let mut block = shard.pool.try_take(view.len())?;
     block.set_charge(charge);
+    if !view.place().is_host() {
+        return copy_from_gpu(shard, view.clone(), block).await;
+    }
     while block.len() < view.len() {
         let start = block.len();
         let end = view.len().min(start + SLICE_BYTES);
@@ -153,6 +142,19 @@ pub(crate) async fn copy(
         }
     }
     Ok(ByteView::from(block))
+}
+
+/// A copy of `view`, which lies on a GPU, in `block`. Off the shard, as the device is waited for.
+///
+/// # Errors
+/// INTERNAL, what the driver refuses.
+async fn copy_from_gpu(shard: &Shard, view: ByteView, mut block: Block) -> Result<ByteView, Error> {
+    let cost_bytes = SYSTEM_CALLS_COST + view.len() as u64;
+    let copied = move || {
+        GpuHost::read(&view, &mut block)?;
+        Ok(ByteView::from(block))
+    };
+    shard.offload(cost_bytes, copied).await
 }
 
 /// The regions of the server that a shard belongs to.

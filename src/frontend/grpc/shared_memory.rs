@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conch_engine::Regions;
-use conch_engine::shared_memory::{RegionKind, RegionStatus};
+use conch_engine::gpus::{IPC_HANDLE_BYTES, IpcHandle};
+use conch_engine::shared_memory::{RegionKind, RegionSource, RegionStatus};
+use conch_engine::{Error, Regions};
 use conch_proto::inference as proto;
+use conch_proto::inference::cuda_shared_memory_status_response::RegionStatus as CudaRow;
 use conch_proto::inference::system_shared_memory_status_response::RegionStatus as Row;
 
 use super::body::{ChargedBytes, framed};
@@ -37,17 +39,16 @@ fn system(regions: &Regions, action: RegionAction, message: &[u8]) -> Result<Byt
     Ok(match action {
         RegionAction::Status => {
             let request: proto::SystemSharedMemoryStatusRequest = decode(message)?;
-            let rows = regions::status(regions, RegionKind::System, &request.name)?;
-            framed(&list(rows))
+            framed(&list(regions.status(RegionKind::System, &request.name)?))
         }
         RegionAction::Register => {
             let request: proto::SystemSharedMemoryRegisterRequest = decode(message)?;
-            let location = RegionLocation {
+            let location = RegionLocation::System {
                 key: request.key,
                 offset: request.offset,
                 byte_size: request.byte_size,
             };
-            regions::register(regions, RegionKind::System, &request.name, || Ok(location))?;
+            regions::register(regions, &request.name, || Ok(location))?;
             framed(&proto::SystemSharedMemoryRegisterResponse {})
         }
         RegionAction::Unregister => {
@@ -62,13 +63,23 @@ fn cuda(regions: &Regions, action: RegionAction, message: &[u8]) -> Result<Bytes
     Ok(match action {
         RegionAction::Status => {
             let request: proto::CudaSharedMemoryStatusRequest = decode(message)?;
-            regions::status(regions, RegionKind::Cuda, &request.name)?;
-            framed(&proto::CudaSharedMemoryStatusResponse::default())
+            framed(&list_cuda(regions.status(RegionKind::Cuda, &request.name)?))
         }
         RegionAction::Register => {
             let request: proto::CudaSharedMemoryRegisterRequest = decode(message)?;
-            let location = || Ok(RegionLocation::default());
-            regions::register(regions, RegionKind::Cuda, &request.name, location)?;
+            regions.check_enabled()?;
+            regions.check_cuda(&request.name)?;
+            regions::register(regions, &request.name, || {
+                let handle = <[u8; IPC_HANDLE_BYTES]>::try_from(&request.raw_handle[..]);
+                let handle = handle.map_err(|_| {
+                    Error::invalid("'raw_handle' must be a valid cudaIpcMemHandle_t")
+                })?;
+                Ok(RegionLocation::Cuda {
+                    handle: IpcHandle(handle),
+                    device_id: request.device_id,
+                    byte_size: request.byte_size,
+                })
+            })?;
             framed(&proto::CudaSharedMemoryRegisterResponse {})
         }
         RegionAction::Unregister => {
@@ -81,16 +92,38 @@ fn cuda(regions: &Regions, action: RegionAction, message: &[u8]) -> Result<Bytes
 
 fn list(rows: Vec<RegionStatus>) -> proto::SystemSharedMemoryStatusResponse {
     let named = |row: RegionStatus| {
+        let RegionSource::System { key, offset } = row.source else {
+            return None;
+        };
         let name = row.name.to_string();
         let row = Row {
             name: name.clone(),
-            key: row.key.into(),
-            offset: row.offset,
+            key: key.into(),
+            offset,
             byte_size: row.byte_size,
         };
-        (name, row)
+        Some((name, row))
     };
     proto::SystemSharedMemoryStatusResponse {
-        regions: rows.into_iter().map(named).collect(),
+        regions: rows.into_iter().filter_map(named).collect(),
+    }
+}
+
+fn list_cuda(rows: Vec<RegionStatus>) -> proto::CudaSharedMemoryStatusResponse {
+    let named = |row: RegionStatus| {
+        let RegionSource::Cuda { device_id } = row.source else {
+            return None;
+        };
+        let name = row.name.to_string();
+        let row = CudaRow {
+            name: name.clone(),
+            // Of a device that is there: never negative.
+            device_id: device_id.unsigned_abs(),
+            byte_size: row.byte_size,
+        };
+        Some((name, row))
+    };
+    proto::CudaSharedMemoryStatusResponse {
+        regions: rows.into_iter().filter_map(named).collect(),
     }
 }

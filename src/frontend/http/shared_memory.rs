@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use conch_control::json::to_json;
 use conch_engine::Error;
-use conch_engine::shared_memory::{RegionKind, RegionStatus};
+use conch_engine::gpus::{IPC_HANDLE_BYTES, IpcHandle};
+use conch_engine::shared_memory::{RegionKind, RegionSource, RegionStatus};
 use conch_memory::ByteView;
 use serde::Serialize;
 
@@ -24,9 +25,6 @@ pub(crate) struct RegionRequest {
     pub(crate) name: Box<str>,
 }
 
-/// Bytes of a `cudaIpcMemHandle_t`.
-const CUDA_HANDLE_BYTES: usize = 64;
-
 /// Answers off the shard: the kernel maps and unmaps, others may be at it, and there may be many
 /// regions.
 pub(super) async fn answer(
@@ -43,12 +41,12 @@ pub(super) async fn answer(
             let RegionRequest { kind, action, name } = request;
             match action {
                 RegionAction::Status => {
-                    let rows = regions::status(&regions, kind, &name)?;
+                    let rows = regions.status(kind, &name)?;
                     return Ok(HttpResponse::json(list(&rows)));
                 }
                 RegionAction::Register => {
                     let location = || locate(kind, &name, body, limit_bytes);
-                    regions::register(&regions, kind, &name, location)?;
+                    regions::register(&regions, &name, location)?;
                 }
                 RegionAction::Unregister => regions::unregister(&regions, kind, &name)?,
             }
@@ -59,19 +57,34 @@ pub(super) async fn answer(
 
 fn list(rows: &[RegionStatus]) -> Vec<u8> {
     #[derive(Serialize)]
-    struct RegionDocument<'r> {
-        name: &'r str,
-        key: &'r str,
-        offset: u64,
-        byte_size: u64,
+    #[serde(untagged)]
+    enum RegionDocument<'r> {
+        System {
+            name: &'r str,
+            key: &'r str,
+            offset: u64,
+            byte_size: u64,
+        },
+        Cuda {
+            name: &'r str,
+            device_id: i64,
+            byte_size: u64,
+        },
     }
     let documents: Vec<RegionDocument<'_>> = rows
         .iter()
-        .map(|row| RegionDocument {
-            name: &row.name,
-            key: &row.key,
-            offset: row.offset,
-            byte_size: row.byte_size,
+        .map(|row| match &row.source {
+            RegionSource::System { key, offset } => RegionDocument::System {
+                name: &row.name,
+                key,
+                offset: *offset,
+                byte_size: row.byte_size,
+            },
+            RegionSource::Cuda { device_id } => RegionDocument::Cuda {
+                name: &row.name,
+                device_id: *device_id,
+                byte_size: row.byte_size,
+            },
         })
         .collect();
     to_json(&documents).into_bytes()
@@ -121,29 +134,29 @@ fn read_system(root: JsonValue<'_>) -> Result<RegionLocation, Error> {
         .find("byte_size")
         .ok_or_else(|| missing("byte_size"))?
         .as_unsigned()?;
-    Ok(RegionLocation {
+    Ok(RegionLocation::System {
         key: key.to_owned(),
         offset,
         byte_size,
     })
 }
 
-/// Checks what is said of memory on a GPU; there is no use for it yet.
 fn read_cuda(root: JsonValue<'_>) -> Result<RegionLocation, Error> {
     let handle = root
         .find("raw_handle")
         .ok_or_else(|| missing("raw_handle"))?;
     let text = handle.member("b64")?.as_str()?;
     let byte_size = root.member("byte_size")?.as_unsigned()?;
-    root.member("device_id")?.as_unsigned()?;
-    if base64::decode(text.as_bytes())?.len() != CUDA_HANDLE_BYTES {
-        return Err(Error::invalid(
-            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
-        ));
-    }
-    Ok(RegionLocation {
+    let device_id = root.member("device_id")?.as_unsigned()?;
+    let bytes = base64::decode(text.as_bytes())?;
+    let bytes = <[u8; IPC_HANDLE_BYTES]>::try_from(&bytes[..]).map_err(|_| {
+        Error::invalid("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+    })?;
+    Ok(RegionLocation::Cuda {
+        handle: IpcHandle(bytes),
+        // Larger ones are no device's.
+        device_id: i64::try_from(device_id).unwrap_or(i64::MAX),
         byte_size,
-        ..RegionLocation::default()
     })
 }
 
@@ -190,7 +203,7 @@ mod tests {
                 "{text}"
             );
         }
-        let location = |offset| RegionLocation {
+        let location = |offset| RegionLocation::System {
             key: "/x".to_owned(),
             offset,
             byte_size: 7,
@@ -239,18 +252,33 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(located(RegionKind::Cuda, &whole(&handle)).is_ok());
+        let location = RegionLocation::Cuda {
+            handle: IpcHandle([0; 64]),
+            device_id: 0,
+            byte_size: 7,
+        };
+        assert_eq!(located(RegionKind::Cuda, &whole(&handle)), Ok(location));
     }
 
     #[test]
     fn lists() {
         let row = |name: &str, offset| RegionStatus {
             name: Arc::from(name),
-            key: "/k\"".into(),
-            offset,
+            source: RegionSource::System {
+                key: "/k\"".into(),
+                offset,
+            },
             byte_size: 8,
         };
         assert_eq!(list(&[]), b"[]");
+        let on_gpu = RegionStatus {
+            source: RegionSource::Cuda { device_id: 3 },
+            ..row("c", 0)
+        };
+        assert_eq!(
+            list(&[on_gpu]),
+            br#"[{"name":"c","device_id":3,"byte_size":8}]"#
+        );
         assert_eq!(
             String::from_utf8(list(&[row("a", 0), row("b\n", u64::MAX)])).unwrap(),
             concat!(

@@ -61,24 +61,23 @@ impl AllowedOwners {
     }
 }
 
-/// A mapped part of a shared memory object together with what its user keeps beside it.
-pub struct SharedMapping<T> {
+/// A mapped part of a shared memory object.
+pub struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
     /// Before the mapping goes: what is mapped at the same place afterwards is none of the watch's
     /// business.
     watch: Option<AddressWatch>,
-    pub facts: T,
 }
 
 // SAFETY: the mapping belongs to this value and has no thread affinity.
-unsafe impl<T: Send> Send for SharedMapping<T> {}
+unsafe impl Send for SharedMapping {}
 // SAFETY: through a shared reference bytes are only copied, or their address handed on; other
 // processes change them at any time anyway, and nobody relies on their staying the same (see the
 // module).
-unsafe impl<T: Sync> Sync for SharedMapping<T> {}
+unsafe impl Sync for SharedMapping {}
 
-impl<T> SharedMapping<T> {
+impl SharedMapping {
     /// Maps `len` bytes from `offset` on of the object called `key`, which must belong to one of
     /// `owners`. Blocks as long as the kernel does.
     ///
@@ -89,8 +88,7 @@ impl<T> SharedMapping<T> {
         offset: u64,
         len: u64,
         owners: &AllowedOwners,
-        facts: T,
-    ) -> Result<SharedMapping<T>, MapError> {
+    ) -> Result<SharedMapping, MapError> {
         // The C library refuses names that lead out of its directory, does not follow links and
         // sets CLOEXEC.
         let file = shm::open(key, shm::OFlags::RDWR, Mode::empty())
@@ -124,7 +122,6 @@ impl<T> SharedMapping<T> {
             base: NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED"),
             len,
             watch: None,
-            facts,
         };
         let start = shared.base.as_ptr().addr();
         // The kernel maps whole pages, so the end of the last one is an address.
@@ -146,9 +143,7 @@ impl<T> SharedMapping<T> {
     pub fn is_lost(&self) -> bool {
         self.watch.as_ref().is_some_and(AddressWatch::is_lost)
     }
-}
 
-impl<T: Send + Sync + 'static> SharedMapping<T> {
     /// The bytes `start..start + len`, which the view keeps mapped; `keeper` is dropped with the
     /// view, after it has let go of the mapping. None if they do not lie inside.
     pub fn view<K: Any + Send + Sync>(
@@ -169,7 +164,7 @@ impl<T: Send + Sync + 'static> SharedMapping<T> {
     }
 }
 
-impl<T> Drop for SharedMapping<T> {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         drop(self.watch.take());
         // SAFETY: base and length describe a mapping that this value owns; views keep the value
@@ -212,7 +207,7 @@ impl ByteView {
     }
 }
 
-impl<T> std::fmt::Debug for SharedMapping<T> {
+impl std::fmt::Debug for SharedMapping {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("len", &self.len)

@@ -27,8 +27,8 @@ impl Object {
         rustix::fs::ftruncate(&self.file, bytes).unwrap();
     }
 
-    pub(crate) fn open(&self, offset: u64, len: u64) -> Result<Arc<SharedMapping<()>>, MapError> {
-        SharedMapping::open(&self.key, offset, len, &AllowedOwners::Own, ()).map(Arc::new)
+    pub(crate) fn open(&self, offset: u64, len: u64) -> Result<Arc<SharedMapping>, MapError> {
+        SharedMapping::open(&self.key, offset, len, &AllowedOwners::Own).map(Arc::new)
     }
 }
 
@@ -106,7 +106,7 @@ fn windows_lie_inside() {
 #[test]
 fn what_cannot_be_mapped_says_why() {
     let object = Object::new(100);
-    let kind = |outcome: Result<Arc<SharedMapping<()>>, MapError>| match outcome {
+    let kind = |outcome: Result<Arc<SharedMapping>, MapError>| match outcome {
         Ok(_) => "mapped",
         Err(MapError::Open(_)) => "open",
         Err(MapError::Unusable) => "unusable",
@@ -129,7 +129,7 @@ fn what_cannot_be_mapped_says_why() {
     for key in ["/conch_test_nobody", "/a/b", "/..", "/."] {
         let key = CString::new(key).unwrap();
         assert_eq!(
-            kind(SharedMapping::open(&key, 0, 1, &AllowedOwners::Own, ()).map(Arc::new)),
+            kind(SharedMapping::open(&key, 0, 1, &AllowedOwners::Own).map(Arc::new)),
             "open",
             "{key:?}"
         );
@@ -140,7 +140,7 @@ fn what_cannot_be_mapped_says_why() {
 fn objects_are_mapped_whose_owners_may_be() {
     let own = rustix::process::geteuid().as_raw();
     let object = Object::new(100);
-    let open = |owners: &AllowedOwners| match SharedMapping::open(&object.key, 0, 100, owners, ()) {
+    let open = |owners: &AllowedOwners| match SharedMapping::open(&object.key, 0, 100, owners) {
         Ok(_) => None,
         Err(MapError::Foreign(owner)) => Some(owner),
         Err(other) => panic!("{other:?}"),

@@ -537,6 +537,8 @@ class Repositories(unittest.TestCase):
                 server.wait_for_match(r"\| good +\| 1 +\| READY")
                 server.wait_for_match(r"\| no_backend +\| 1 +\| UNAVAILABLE: ")
                 server.wait_for_match(r"\| server_id +\| triton")
+                server.wait_for_match(r"\| shard-0[ a-z0-9-]* \| \d")
+                server.wait_for_match(r"\| cores +\| \d")
 
     @conch_only
     def test_exit_on_error(self):

@@ -18,7 +18,7 @@ use crate::execution::cores::thread::{WorkerReady, WorkerStart, run, thread_name
 use crate::execution::queue::ModelQueue;
 use crate::model::readiness::check::ReadinessCheck;
 use crate::model::readiness::probe_queue::ReadinessProber;
-use crate::threads::topology::Placement;
+use crate::threads::placement::Placement;
 use crate::{Error, ModelVersion};
 
 /// The running cores of one model version. [`Cores::stop`] ends them; so does dropping.

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 
+use conch_config::InstanceKind;
 use conch_scheduler::SchedulerOutput;
 use conch_sync::{SPIN_MAX_NS, Spin};
 
@@ -13,13 +14,14 @@ use crate::execution::cores::plan::WorkerSpec;
 use crate::execution::queue::ModelQueue;
 use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::warm_up::WarmUp;
+use crate::gpus::GpuHost;
 use crate::model::readiness::check::ReadinessCheck;
 use crate::model::stats::FailureReason;
 use crate::request::refusal::refuse;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::sequence::sequence_inputs::SequenceInputs;
-use crate::threads::topology::Placement;
+use crate::threads::placement::Placement;
 use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses};
 
 /// What a core says when its instances are there: their readiness hooks.
@@ -41,16 +43,18 @@ pub(super) fn run(
     ready: &mpsc::Sender<WorkerReady>,
     ordered: &mpsc::Receiver<()>,
 ) {
-    let placement = &start.placement;
-    placement.apply();
     let WorkerSpec {
         specs,
         mut resource_handles,
         index,
     } = worker_spec;
     // Instances that share a thread are of one device, and with it of one policy.
-    let policy = specs.first().map_or("", |spec| &spec.host_policy);
-    if let Err(error) = placement.host_policies.bind_current_thread(policy) {
+    let (kind, device_id, policy) = specs.first().map_or((InstanceKind::Cpu, 0, ""), |spec| {
+        (spec.kind, spec.device_id, &*spec.host_policy)
+    });
+    let placement = start.placement.of(kind, device_id, policy);
+    placement.apply();
+    if let Err(error) = start.placement.host_policies.bind_current_thread(policy) {
         // Failure: the starter is gone, and with it the interest.
         let _ = ready.send(Err(error));
         return;
@@ -104,6 +108,11 @@ impl WorkerStart {
         mut resources: Option<&mut ResourceHandle>,
         instances: &mut Vec<Box<dyn Instance>>,
     ) -> Result<(), Error> {
+        if spec.kind == InstanceKind::Gpu
+            && let Some(gpus) = GpuHost::current()
+        {
+            gpus.check_load_limit(&spec.name, spec.device_id)?;
+        }
         let created = catch_unwind(AssertUnwindSafe(|| {
             Arc::clone(&self.model).create_instance(spec.clone())
         }));

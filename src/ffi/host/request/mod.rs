@@ -129,6 +129,8 @@ impl BackendRequest {
     fn fill(&mut self, live: OwnedRequest, facts: &Arc<ModelFacts>, instance: u64) {
         let handle = Arc::clone(live.handle());
         let observer = live.observer().cloned();
+        let features = &handle.shared().features;
+        let budget = features.budget.as_ref().unwrap_or(&facts.budget);
         let embedded = observer.as_deref().and_then(EmbeddedRequest::of);
         for input in &live.inputs {
             let name = match facts.input_name(&input.name) {
@@ -143,7 +145,8 @@ impl BackendRequest {
                 }
             };
             let extra = embedded.and_then(|embedded| embedded.extra(&input.name));
-            self.inputs.push(BackendInput::new(input, name, extra));
+            self.inputs
+                .push(BackendInput::new(input, name, budget, extra));
         }
         *self.live.get_mut() = Some(live);
         self.source = Some(RequestSource {

@@ -191,6 +191,7 @@ fn placement() -> Placement {
         &[],
         true,
         Arc::new(TimerThread::default()),
+        &[],
     )
 }
 

@@ -1,0 +1,302 @@
+//! The process' devices, and what is made for each when it is first used.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use conch_config::Gpus;
+use conch_cuda::{
+    CudaError, Device, DeviceMemory, DevicePool, DeviceProperties, Driver, PinnedMemory,
+    PinnedPool, PoolUsage,
+};
+use conch_log as log;
+use conch_memory::{Block, ByteView};
+
+use super::{GpuMemory, GpuOptions};
+use crate::Error;
+
+/// The GPUs of this process; none on a host without.
+#[derive(Debug)]
+pub struct GpuHost {
+    options: GpuOptions,
+    /// Ascending by device id.
+    gpus: Vec<Gpu>,
+    /// Made when the first device is opened; none if that failed or is not wanted.
+    pinned: OnceLock<Option<PinnedPool>>,
+    /// Devices are opened one after the other.
+    opening: Mutex<()>,
+}
+
+/// A device that models may use.
+#[derive(Debug)]
+pub struct Gpu {
+    pub properties: DeviceProperties,
+    driver: Driver,
+    memory: OnceLock<GpuMemory>,
+}
+
+static OF_PROCESS: OnceLock<Arc<GpuHost>> = OnceLock::new();
+
+impl GpuHost {
+    /// The process' GPUs, found by the first call, which blocks while the driver starts. Later
+    /// calls get the same, whatever their options.
+    pub fn of_process(options: &GpuOptions) -> Arc<GpuHost> {
+        Arc::clone(OF_PROCESS.get_or_init(|| Arc::new(GpuHost::find(options))))
+    }
+
+    /// As [`GpuHost::of_process`], for who has no options: none are there before a server is.
+    pub fn current() -> Option<&'static Arc<GpuHost>> {
+        OF_PROCESS.get()
+    }
+
+    /// Whether this process has GPUs.
+    pub fn is_in_use() -> bool {
+        OF_PROCESS.get().is_some_and(|host| !host.gpus.is_empty())
+    }
+
+    fn find(options: &GpuOptions) -> GpuHost {
+        let gpus = match Driver::load() {
+            Ok(driver) => found(driver, options),
+            Err(absent) => {
+                log::info!("no GPU is used: {absent}");
+                Vec::new()
+            }
+        };
+        GpuHost {
+            options: options.clone(),
+            gpus,
+            pinned: OnceLock::new(),
+            opening: Mutex::new(()),
+        }
+    }
+
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    pub fn options(&self) -> &GpuOptions {
+        &self.options
+    }
+
+    /// The devices as instance groups see them.
+    pub fn for_config(&self) -> Gpus {
+        Gpus {
+            ids: self.gpus.iter().map(Gpu::device_id).collect(),
+            min_compute_capability: self.options.capability_min,
+        }
+    }
+
+    /// The memory of a device, with its context. Makes both at the first call, which blocks for
+    /// some 100 ms.
+    ///
+    /// # Errors
+    /// INVALID_ARG if there is no such device; INTERNAL, what the driver refuses.
+    pub fn memory(&self, device_id: i64) -> Result<&GpuMemory, Error> {
+        let gpu = self
+            .gpus
+            .iter()
+            .find(|gpu| i64::from(gpu.device_id()) == device_id);
+        let gpu = gpu.ok_or_else(|| Error::invalid(format!("there is no GPU {device_id}")))?;
+        if let Some(memory) = gpu.memory.get() {
+            return Ok(memory);
+        }
+        let _one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = gpu.memory.get() {
+            return Ok(memory);
+        }
+        let memory = self
+            .open(gpu)
+            .map_err(|error| failed(gpu.device_id(), error))?;
+        Ok(gpu.memory.get_or_init(|| memory))
+    }
+
+    fn open(&self, gpu: &Gpu) -> Result<GpuMemory, CudaError> {
+        let device = gpu.driver.open(gpu.properties.clone())?;
+        self.connect(&device);
+        self.pinned.get_or_init(|| self.make_pinned(&device));
+        let bytes = self.options.pool_bytes_of(device.ordinal());
+        let pool = (bytes > 0)
+            .then(|| DeviceMemory::allocate(&device, bytes))
+            .transpose();
+        let ordinal = device.ordinal();
+        let pool = match pool {
+            Ok(pool) => pool.map(DevicePool::new),
+            Err(error) => {
+                log::warning!("GPU {ordinal} has no pool of {bytes} bytes: {error}");
+                None
+            }
+        };
+        if let Some(pool) = &pool {
+            let size = pool.usage().total_bytes;
+            log::info!("CUDA memory pool is created on device {ordinal} with size {size}");
+        }
+        Ok(GpuMemory::new(device, pool))
+    }
+
+    /// Lets a device and those that are open already reach each other.
+    fn connect(&self, device: &Arc<Device>) {
+        if !self.options.enables_peer_access {
+            return;
+        }
+        for other in self.gpus.iter().filter_map(|gpu| gpu.memory.get()) {
+            let other = other.device();
+            for (from, to) in [(device, other), (other, device)] {
+                if let Err(error) = from.enable_peer_access(to) {
+                    let (from, to) = (from.ordinal(), to.ordinal());
+                    log::warning!("GPU {from} cannot reach the memory of GPU {to}: {error}");
+                }
+            }
+        }
+    }
+
+    fn make_pinned(&self, device: &Arc<Device>) -> Option<PinnedPool> {
+        let bytes = self.options.pinned_pool_bytes;
+        let len = usize::try_from(bytes).ok().filter(|len| *len > 0)?;
+        match PinnedMemory::allocate(device, len) {
+            Ok(memory) => {
+                let address = memory.base();
+                log::info!("Pinned memory pool is created at '{address:p}' with size {bytes}");
+                Some(PinnedPool::new(memory))
+            }
+            Err(error) => {
+                log::warning!("there is no pool of {bytes} bytes of pinned memory: {error}");
+                None
+            }
+        }
+    }
+
+    /// The address of `len` bytes of pinned memory from the pool, or none if there is no room. They
+    /// are the caller's until [`GpuHost::free_pinned`]. Opens the first device if none is in use.
+    ///
+    /// # Errors
+    /// INVALID_ARG on a host without GPUs; INTERNAL, what the driver refuses.
+    pub fn allocate_pinned(&self, len: u64) -> Result<Option<u64>, Error> {
+        if self.pinned.get().is_none() {
+            let first = self.gpus.first().map_or(0, Gpu::device_id);
+            self.memory(i64::from(first))?;
+        }
+        Ok(self.pinned().and_then(|pool| pool.allocate(len)))
+    }
+
+    /// Gives back what [`GpuHost::allocate_pinned`] returned. Returns false for any other address.
+    pub fn free_pinned(&self, address: u64) -> bool {
+        self.pinned().is_some_and(|pool| pool.free(address))
+    }
+
+    /// The pool of pinned memory; none while no device is in use.
+    pub fn pinned(&self) -> Option<&PinnedPool> {
+        self.pinned.get().and_then(Option::as_ref)
+    }
+
+    /// Bytes of the pool of pinned memory; none while there is none.
+    pub fn pinned_usage(&self) -> Option<PoolUsage> {
+        self.pinned().map(PinnedPool::usage)
+    }
+
+    /// Appends the bytes of a view of device memory to `target`. Blocks for the copy.
+    ///
+    /// # Errors
+    /// INTERNAL, what the driver refuses.
+    pub fn read(view: &ByteView, target: &mut Block) -> Result<(), Error> {
+        let device_id = view.place().id;
+        let copied = memory_of(view)?.read(view, target);
+        copied.map_err(|error| Error::internal(format!("GPU {device_id}: {error}")))
+    }
+
+    /// A copy of a view in memory of our own, wherever it lies; a view of such memory is only
+    /// shared. Blocks for the copy if it lies on a GPU.
+    ///
+    /// # Errors
+    /// UNAVAILABLE without memory; INTERNAL, what the driver refuses.
+    pub fn to_private(view: &ByteView) -> Result<ByteView, Error> {
+        if view.place().is_host() {
+            return Ok(view.try_to_private()?);
+        }
+        let mut block = Block::try_with_capacity(view.len())?;
+        GpuHost::read(view, &mut block)?;
+        Ok(ByteView::from(block))
+    }
+
+    /// Copies `bytes` to the beginning of a region's view of device memory. Blocks for the copy.
+    ///
+    /// # Errors
+    /// INTERNAL, what the driver refuses.
+    pub fn write(bytes: &[u8], target: &ByteView) -> Result<(), Error> {
+        let device_id = target.place().id;
+        let copied = memory_of(target)?.write(bytes, target);
+        copied.map_err(|error| Error::internal(format!("GPU {device_id}: {error}")))
+    }
+
+    /// Whether another instance may be made on a device (`--model-load-gpu-limit`).
+    ///
+    /// # Errors
+    /// UNAVAILABLE, in upstream's words, if too much of its memory is in use; INTERNAL, what the
+    /// driver refuses.
+    pub fn check_load_limit(&self, instance: &str, device_id: i32) -> Result<(), Error> {
+        let Some(limit) = self.options.load_limits.get(&device_id) else {
+            return Ok(());
+        };
+        let device = self.memory(i64::from(device_id))?.device();
+        let info = device.memory_info();
+        let (free_bytes, total_bytes) = info.map_err(|error| failed(device_id, error))?;
+        let used_bytes = total_bytes.saturating_sub(free_bytes);
+        if used_bytes as f64 > total_bytes as f64 * limit {
+            return Err(Error::unavailable(format!(
+                "can not create model '{instance}': memory limit set for GPU {device_id} has \
+                 exceeded, model loading is rejected."
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Gpu {
+    pub fn device_id(&self) -> i32 {
+        self.properties.ordinal
+    }
+
+    /// Its memory, if it is in use.
+    pub fn memory(&self) -> Option<&GpuMemory> {
+        self.memory.get()
+    }
+}
+
+/// The devices that are new enough.
+fn found(driver: Driver, options: &GpuOptions) -> Vec<Gpu> {
+    let all = driver.devices().unwrap_or_else(|error| {
+        log::error!("no GPU is used: {error}");
+        Vec::new()
+    });
+    let (used, left): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|device| capability(device) >= options.capability_min);
+    for device in left {
+        log::warning!(
+            "ignoring GPU {}, {}: compute capability {} is below {:.1} \
+             (--min-supported-compute-capability)",
+            device.ordinal,
+            device.name,
+            device.capability,
+            options.capability_min
+        );
+    }
+    let gpus = used.into_iter().map(|properties| Gpu {
+        properties,
+        driver,
+        memory: OnceLock::new(),
+    });
+    gpus.collect()
+}
+
+/// As a number, as the flag has it.
+fn capability(device: &DeviceProperties) -> f64 {
+    f64::from(device.capability.major) + f64::from(device.capability.minor) / 10.0
+}
+
+/// The memory that a view lies in.
+fn memory_of(view: &ByteView) -> Result<&'static GpuMemory, Error> {
+    let host = GpuHost::current().ok_or_else(|| Error::internal("there is no GPU"))?;
+    host.memory(view.place().id)
+}
+
+fn failed(device_id: i32, error: CudaError) -> Error {
+    Error::internal(format!("GPU {device_id}: {error}"))
+}

@@ -1,0 +1,324 @@
+"""GPUs: which are used, what memory is taken of them, and tensors of clients on them (CUDA shared memory).
+
+Runs against the double of the driver in src/testkit/cuda, or against the machine's driver with CONCH_CUDA=real."""
+
+import base64
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+import unittest
+
+import grpc as grpcio
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
+
+import cuda
+import server as servers
+from case import ServerCase, conch_only
+from region import FLAG, part, path, unregister
+from repository import Repository, identity
+from waiting import until, until_equal
+
+VALUES = [1.5, -2.0, 3.25, 4.0]
+BYTES = struct.pack("<4f", *VALUES)
+UNKNOWN = "Unable to find cuda shared memory region: '{}'"
+
+
+def on(kind, config):
+    """The configuration with instances of another kind."""
+    return config.replace("kind: KIND_CPU", kind)
+
+
+def models(repository):
+    repository.model("identity", identity([("INPUT0", "FP32", (-1,))], batch=8))
+    repository.model("gpu", on("kind: KIND_GPU", identity([("INPUT0", "FP32", (-1,))], batch=8)))
+    repository.model("strings", identity([("INPUT0", "STRING", (-1,))], batch=8))
+    repository.model("slow", identity([("INPUT0", "FP32", (-1,))], parameters={"execute_delay_ms": "500"}))
+
+
+class GpuCase(ServerCase):
+    """A server with these settings of the double."""
+
+    settings = {"devices": 2}
+    flags = (FLAG,)
+    models = staticmethod(models)
+
+    @classmethod
+    def setUpClass(cls):
+        if not cuda.IS_REAL and not cuda.DOUBLE.exists():
+            raise unittest.SkipTest(f"{cuda.DOUBLE} is not built")
+        cls.environment = {**cuda.environment(**cls.settings), **(cls.environment or {})}
+        super().setUpClass()
+
+    def array(self, byte_size=16, content=b"", device=0):
+        array = cuda.DeviceArray(byte_size, content, device)
+        self.addCleanup(array.close)
+        return array
+
+    def register(self, name, array, byte_size=None, device=None, handle=None):
+        handle = array.handle() if handle is None else handle
+        body = {"raw_handle": {"b64": base64.b64encode(handle).decode()}, "byte_size": array.byte_size if byte_size is None else byte_size,
+                "device_id": array.device if device is None else device}
+        return self.server.post_json(path("register", name, "cuda"), body)
+
+    def registered(self, name, array, **more):
+        self.assertEqual(self.register(name, array, **more), (200, b""))
+        self.addCleanup(self.unregister, name)
+
+    def unregister(self, name=None):
+        self.assertEqual(self.server.post_json(path("unregister", name, "cuda"), b""), (200, b""))
+
+    def listed(self):
+        return self.server.get_json(path("status", kind="cuda"))
+
+    def ask(self, source, target=None, model="identity", shape=(1, 4), datatype="FP32"):
+        body = {"inputs": [{"name": "INPUT0", "datatype": datatype, "shape": list(shape), "parameters": source}]}
+        if target is not None:
+            body["outputs"] = [{"name": "OUTPUT0", "parameters": target}]
+        status, _, reply = self.infer(body, model=model)
+        return status, json.loads(reply)
+
+    def instances(self, model):
+        return self.server.get_json(f"/v2/models/{model}/config")["instance_group"]
+
+
+@conch_only
+class Devices(GpuCase):
+    """Which devices are used, and for what."""
+
+    def test_groups_get_their_gpus(self):
+        group, = self.instances("gpu")
+        self.assertEqual((group["kind"], group["gpus"], group["count"]), ("KIND_GPU", [0, 1], 1))
+        group, = self.instances("identity")
+        self.assertEqual((group["kind"], group["gpus"]), ("KIND_CPU", []))
+
+    def test_both_kinds_answer(self):
+        for model in ("identity", "gpu"):
+            self.assert_serves(model)
+
+    def test_unknown_devices_are_refused(self):
+        with Repository() as repository:
+            repository.model("far", on("kind: KIND_GPU gpus: [ 7 ]", identity()))
+            repository.model("auto", on("kind: KIND_AUTO", identity()))
+            with servers.Server(repository.path, "--exit-on-error=false", environment=cuda.environment(devices=2),
+                                expect_ready=False) as server:
+                until(lambda: server.get("/v2/models/auto/ready")[0] == 200, "model auto is ready")
+                reasons = {row["name"]: row.get("reason", "") for row in json.loads(server.post_json("/v2/repository/index", {})[1])}
+                self.assertIn("instance group far_0 of model far specifies invalid or unsupported gpu id 7. GPUs with at least the "
+                              "minimum required CUDA compute compatibility of 6.000000 are: 0, 1", reasons["far"])
+                group, = server.get_json("/v2/models/auto/config")["instance_group"]
+                self.assertEqual(group["kind"], "KIND_GPU")
+
+    @unittest.skipIf(cuda.IS_REAL, "has the devices of the double")
+    def test_old_devices_are_left_alone(self):
+        with Repository() as repository:
+            repository.model("auto", on("kind: KIND_AUTO", identity()))
+            with servers.Server(repository.path, "--min-supported-compute-capability=9.1",
+                                environment=cuda.environment(devices=2, capability="9.0")) as server:
+                self.assertIn("compute capability 9.0 is below 9.1", server.output)
+                group, = server.get_json("/v2/models/auto/config")["instance_group"]
+                self.assertEqual(group["kind"], "KIND_CPU")
+
+    @unittest.skipIf(cuda.IS_REAL, "needs a device of its own")
+    def test_load_limit(self):
+        with Repository() as repository:
+            repository.model("gpu", on("kind: KIND_GPU", identity()))
+            flags = ("--exit-on-error=false", "--model-load-gpu-limit=0:0.01", "--cuda-memory-pool-byte-size=0:50000000")
+            with servers.Server(repository.path, *flags, environment=cuda.environment(devices=1, bytes=100_000_000),
+                                expect_ready=False) as server:
+                row, = until(lambda: [row for row in json.loads(server.post_json("/v2/repository/index", {})[1]) if "reason" in row],
+                             "the model is refused")
+                self.assertIn("can not create model 'gpu_0_0': memory limit set for GPU 0 has exceeded, model loading is rejected.",
+                              row["reason"])
+
+
+@conch_only
+class Memory(GpuCase):
+    """What the server takes of a device, and when."""
+
+    def test_nothing_is_taken_before_a_device_is_used(self):
+        with Repository() as repository:
+            repository.model("identity", identity())
+            with servers.Server(repository.path, environment=cuda.environment(devices=2)) as server:
+                self.assertNotIn("memory pool is created", server.output)
+
+    def test_pools_are_made_with_the_first_user(self):
+        region = self.array()
+        self.registered("r", region)
+        self.assertIn("CUDA memory pool is created on device 0 with size 67108864", self.server.output)
+        self.assertRegex(self.server.output, r"Pinned memory pool is created at '0x[0-9a-f]+' with size 268435456")
+
+    @unittest.skipIf(cuda.IS_REAL, "needs a device of its own")
+    def test_a_device_without_room_has_no_pool(self):
+        with Repository() as repository:
+            repository.model("identity", identity([("INPUT0", "FP32", (-1,))], batch=8))
+            with servers.Server(repository.path, FLAG, environment=cuda.environment(devices=1, bytes=1 << 20)) as server:
+                region = self.array(content=BYTES)
+                body = {"raw_handle": {"b64": base64.b64encode(region.handle()).decode()}, "byte_size": 16, "device_id": 0}
+                self.assertEqual(server.post_json(path("register", "r", "cuda"), body), (200, b""))
+                self.assertIn("GPU 0 has no pool of 67108864 bytes: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY", server.output)
+
+
+@conch_only
+class NoDriver(ServerCase):
+    """A machine without a driver."""
+
+    environment = {"LD_LIBRARY_PATH": ""}
+    models = staticmethod(lambda repository: repository.model("identity", identity([("INPUT0", "FP32", (-1,))], batch=8)))
+
+    @unittest.skipIf(cuda.IS_REAL, "this machine has one")
+    def test_nothing_is_loaded(self):
+        self.assertFalse(cuda.maps_driver(self.server))
+        self.assertIn("no GPU is used: libcuda.so.1 is not installed", self.server.output)
+        self.assert_serves()
+
+
+@conch_only
+class Regions(GpuCase):
+    """CUDA shared memory."""
+
+    def test_life_of_a_region(self):
+        first, second = self.array(4096), self.array(100, device=0 if cuda.IS_REAL else 1)
+        self.assertEqual(self.listed(), [])
+        self.registered("a", first)
+        self.registered("b", second, byte_size=64)
+        rows = [{"name": "a", "device_id": 0, "byte_size": 4096}, {"name": "b", "device_id": second.device, "byte_size": 64}]
+        self.assertEqual(self.listed(), rows)
+        self.assertEqual(self.server.get_json(path("status", "b", "cuda")), rows[1:])
+        self.assertEqual(self.server.get_json(path("status")), [], "none of the system")
+        self.assertEqual(unregister(self.server, "a"), (200, b""))
+        self.assertEqual(self.listed(), rows, "unregistering the other kind changes nothing")
+        self.unregister("a")
+        self.assertEqual(self.listed(), rows[1:])
+        self.unregister()
+        self.assertEqual(self.listed(), [])
+
+    def test_refused_registrations(self):
+        region = self.array(4096)
+        self.registered("taken", region)
+        refused = "failed to register CUDA shared memory region 'r': "
+        for more, status, message in [
+                ({"device": 9}, 400, refused + "there is no GPU 9"),
+                ({"byte_size": 1 << 40}, 400, refused + "the allocation has "),
+                ({"handle": b"\1" * 64}, 400, refused + "failed to open CUDA IPC handle: cuIpcOpenMemHandle_v2: CUDA_ERROR_"),
+                ({"handle": b"short"}, 400, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")]:
+            with self.subTest(message):
+                other = self.array(4096)
+                got, reply = self.register("r", other, **more)
+                self.assertEqual(got, status)
+                self.assertTrue(json.loads(reply)["error"].startswith(message), reply)
+        status, reply = self.register("taken", self.array(16))
+        self.assertEqual((status, json.loads(reply)["error"]), (400, "shared memory region 'taken' already in manager"))
+        self.assertEqual([row["name"] for row in self.listed()], ["taken"])
+        missing = self.server.get(path("status", "nobody", "cuda"))
+        self.assertEqual((missing[0], json.loads(missing[1])["error"]), (404, UNKNOWN.format("nobody")))
+
+    def test_tensors_in_place(self):
+        for device in (0,) if cuda.IS_REAL else (0, 1):
+            for model in ("identity", "gpu"):
+                with self.subTest(model=model, device=device):
+                    source, target = self.array(16, BYTES, device), self.array(32, b"\xee" * 32, device)
+                    self.registered("in", source)
+                    self.registered("out", target)
+                    status, reply = self.ask(part("in"), part("out", 8), model=model)
+                    self.assertEqual(status, 200, reply)
+                    self.assertNotIn("data", reply["outputs"][0])
+                    self.assertEqual(target.read(), b"\xee" * 8 + BYTES + b"\xee" * 8)
+                    self.unregister()
+
+    def test_one_side_on_the_device(self):
+        source, target = self.array(16, BYTES), self.array(16)
+        self.registered("in", source)
+        self.registered("out", target)
+        status, reply = self.ask(part("in"))
+        self.assertEqual((status, reply["outputs"][0]["data"]), (200, VALUES))
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": VALUES}],
+                "outputs": [{"name": "OUTPUT0", "parameters": part("out")}]}
+        status, _, reply = self.infer(body)
+        self.assertEqual((status, target.read()), (200, BYTES), reply)
+
+    def test_bytes_are_checked_before_they_are_used(self):
+        good = struct.pack("<I", 3) + b"abc" + struct.pack("<I", 1) + b"d"
+        for content, expected in [(good, (200, ["abc", "d"])), (struct.pack("<I", 99) + good[4:], (400, None))]:
+            source = self.array(len(good), content)
+            self.registered("in", source)
+            status, reply = self.ask(part("in", 0, len(good)), model="strings", shape=(1, 2), datatype="BYTES")
+            self.assertEqual(status, expected[0], reply)
+            if expected[1]:
+                self.assertEqual(reply["outputs"][0]["data"], expected[1])
+            self.unregister("in")
+
+    def test_bounds(self):
+        self.registered("in", self.array(16, BYTES))
+        for source, message in [
+                (part("in", 16), "Invalid offset for shared memory region: 'in'"),
+                (part("in", 4), "Invalid offset + byte size for shared memory region: 'in'"),
+                (part("in", 0, 12), "input byte size mismatch for input 'INPUT0' for model 'identity'. Expected 16, got 12"),
+                (part("gone"), "Unable to find shared memory region: 'gone'")]:
+            with self.subTest(message):
+                status, reply = self.ask(source)
+                self.assertIn(status, (400, 404))
+                self.assertIn(message, reply["error"])
+        self.registered("small", self.array(8))
+        status, reply = self.ask(part("in"), part("small", 0, 8))
+        self.assertNotEqual(status, 200)
+        self.assertIn("should be at least 16 bytes to hold the results", reply["error"])
+
+    def test_grpc_and_upstreams_clients(self):
+        source, target = self.array(16, BYTES), self.array(16)
+        for module, url in ((grpcclient, self.server.grpc), (httpclient, self.server.http)):
+            with self.subTest(module.__name__), module.InferenceServerClient(url) as client:
+                target.write(bytes(16))
+                client.register_cuda_shared_memory("in", base64.b64encode(source.handle()), 0, 16)
+                client.register_cuda_shared_memory("out", base64.b64encode(target.handle()), 0, 16)
+                given, wanted = module.InferInput("INPUT0", [1, 4], "FP32"), module.InferRequestedOutput("OUTPUT0")
+                given.set_shared_memory("in", 16)
+                wanted.set_shared_memory("out", 16)
+                client.infer("gpu", [given], outputs=[wanted])
+                self.assertEqual(target.read(), BYTES)
+                if module is grpcclient:
+                    rows = client.get_cuda_shared_memory_status().regions
+                    self.assertEqual({name: (row.device_id, row.byte_size) for name, row in rows.items()}, {"in": (0, 16), "out": (0, 16)})
+                    with self.assertRaises(InferenceServerException) as refused:
+                        client.register_cuda_shared_memory("r", base64.b64encode(b"short"), 0, 16)
+                    self.assertEqual(refused.exception.status(), str(grpcio.StatusCode.INVALID_ARGUMENT))
+                client.unregister_cuda_shared_memory()
+
+    def test_unregistered_while_in_use(self):
+        source, target = self.array(16, BYTES), self.array(16)
+        self.registered("in", source)
+        self.registered("out", target)
+        body = {"id": "in-use", "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "parameters": part("in")}],
+                "outputs": [{"name": "OUTPUT0", "parameters": part("out")}]}
+        outcome = []
+        asker = threading.Thread(target=lambda: outcome.append(self.infer(body, model="slow")))
+        with self.server.telling_states():
+            asker.start()
+            self.server.wait_for_state("in-use", "EXECUTING")
+        self.unregister()
+        self.assertEqual([row["name"] for row in self.listed()], ["in", "out"], "until the last request is done")
+        asker.join()
+        self.assertEqual(outcome[0][0], 200, outcome)
+        self.assertEqual(target.read(), BYTES)
+        until_equal(self.listed, [], "the list of regions")
+
+    def test_a_client_that_dies_leaves_its_memory_until_it_is_unregistered(self):
+        program = ("import sys, cuda\narray = cuda.DeviceArray(16, bytes.fromhex(sys.argv[1]))\n"
+                   "sys.stdout.write(array.handle().hex() + chr(10)); sys.stdout.flush(); sys.stdin.readline()")
+        here = os.path.dirname(os.path.abspath(cuda.__file__))
+        client = subprocess.Popen([sys.executable, "-c", program, BYTES.hex()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                  env={**os.environ, "PYTHONPATH": here})
+        try:
+            handle = bytes.fromhex(client.stdout.readline().strip())
+            self.registered("in", self.array(16), handle=handle)
+        finally:
+            client.kill()
+            client.wait()
+            client.stdin.close()
+            client.stdout.close()
+        status, reply = self.ask(part("in"))
+        self.assertEqual((status, reply["outputs"][0]["data"]), (200, VALUES))
