@@ -110,9 +110,11 @@ pub struct EngineOptions {
     /// Serve metrics at all, and those of process and CPU.
     pub allow_metrics: bool,
     pub allow_cpu_metrics: bool,
+    /// And those of GPUs, where there are any.
+    pub allow_gpu_metrics: bool,
     /// `counter_latencies` of the metrics configuration: the `*_duration_us` families.
     pub counter_latencies: bool,
-    /// How old the figures of process and CPU may be.
+    /// How old the figures of process, CPU and GPUs may be.
     pub metrics_interval: Duration,
 }
 
@@ -155,6 +157,7 @@ impl Default for EngineOptions {
             gpu: GpuOptions::default(),
             allow_metrics: true,
             allow_cpu_metrics: true,
+            allow_gpu_metrics: true,
             counter_latencies: true,
             metrics_interval: Duration::from_millis(2_000),
         }

@@ -25,6 +25,7 @@ use conch_memory::{Budget, Pool};
 use crate::agents::PluginHost;
 use crate::loader::Lifecycle;
 use crate::metrics::MetricSources;
+use crate::metrics::gpu::GpuMeter;
 use crate::metrics::process::CpuMeter;
 use crate::on_demand::{LoadOutcome, OnDemand};
 use crate::options::EngineOptions;
@@ -44,6 +45,7 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     timer_thread: Arc<TimerThread>,
     gpus: Arc<GpuHost>,
+    gpu_meter: GpuMeter,
     regions: Arc<Regions>,
     engine: Engine,
     demand: Option<Arc<OnDemand>>,
@@ -126,6 +128,10 @@ impl Server {
             demand,
             lifecycle,
             timer_thread,
+            gpu_meter: match options.allow_metrics && options.allow_gpu_metrics {
+                true => GpuMeter::start(&gpus, options.metrics_interval),
+                false => GpuMeter::default(),
+            },
             gpus,
             regions,
             engine,
@@ -329,6 +335,7 @@ impl Server {
             budget: &self.budget,
             cpu_meter: &self.cpu_meter,
             gpus: &self.gpus,
+            gpu_meter: &self.gpu_meter,
         })
     }
 

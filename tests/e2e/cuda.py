@@ -19,7 +19,8 @@ def environment(**settings):
     if IS_REAL:
         return {}
     directory = servers.CACHE / "cuda" / servers.PROFILE
-    servers.place(directory / "libcuda.so.1", DOUBLE)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        servers.place(directory / name, DOUBLE)
     path = os.pathsep.join(filter(None, [str(directory), os.environ.get("LD_LIBRARY_PATH")]))
     return {"LD_LIBRARY_PATH": path, "CONCH_CUDA_DOUBLE": ";".join(f"{key}={value}" for key, value in settings.items())}
 

@@ -1,6 +1,6 @@
 //! Flags of the metrics.
 
-use super::row::{NO_GPU, inert, served};
+use super::row::served;
 use crate::arguments::Arguments;
 use crate::flag::Flag;
 use crate::flag::FlagValueKind::{Bool, Int, Text};
@@ -15,7 +15,12 @@ pub const FLAGS: &[Flag] = &[
         "Serve Prometheus metrics. Default: {}.",
         Switch(|to| &mut to.listeners.metrics.is_enabled),
     ),
-    inert("allow-gpu-metrics", Bool, "Include GPU metrics.", NO_GPU),
+    served(
+        "allow-gpu-metrics",
+        Bool,
+        "Include GPU metrics, where there is a GPU. Default: {}.",
+        Switch(|to| &mut to.engine.allow_gpu_metrics),
+    ),
     served(
         "allow-cpu-metrics",
         Bool,

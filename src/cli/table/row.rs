@@ -44,4 +44,3 @@ pub const fn inert_checked(
 }
 
 pub const SHARDS: &str = "network threads are set by --shards";
-pub const NO_GPU: &str = "this version drives no GPU";

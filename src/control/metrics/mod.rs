@@ -6,6 +6,7 @@
 //! nothing.
 
 mod family;
+pub(crate) mod gpu;
 mod model;
 pub mod process;
 mod render;

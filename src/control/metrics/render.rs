@@ -5,9 +5,10 @@ use conch_engine::cache::CacheService;
 use conch_engine::gpus::GpuHost;
 use conch_memory::Budget;
 
+use super::gpu::GpuMeter;
 use super::process::CpuMeter;
 use super::text::{push_head, push_sample};
-use super::{family, model, process};
+use super::{family, gpu, model, process};
 use crate::options::EngineOptions;
 
 /// Where the figures come from.
@@ -18,6 +19,7 @@ pub(crate) struct MetricSources<'s> {
     pub(crate) budget: &'s Budget,
     pub(crate) cpu_meter: &'s CpuMeter,
     pub(crate) gpus: &'s GpuHost,
+    pub(crate) gpu_meter: &'s GpuMeter,
 }
 
 /// All families; empty where metrics are switched off.
@@ -37,6 +39,8 @@ pub(crate) fn render(sources: &MetricSources<'_>) -> String {
     }
     process::render_pinned(&mut text, sources.gpus, options.gpu.pinned_pool_bytes);
     process::render_dropped(&mut text, sources.budget.dropped_count());
+    sources.gpu_meter.render(&mut text);
+    gpu::render_pools(&mut text, sources.gpus);
     if options.allow_cpu_metrics {
         sources.cpu_meter.render(&mut text);
     }

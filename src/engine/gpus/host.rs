@@ -1,15 +1,17 @@
 //! The process' devices, and what is made for each when it is first used.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use conch_config::Gpus;
 use conch_cuda::{
-    CudaError, Device, DeviceMemory, DevicePool, DeviceProperties, Driver, PinnedMemory,
-    PinnedPool, PoolUsage,
+    CudaError, Device, DeviceMemory, DevicePool, DeviceProperties, Driver, PoolUsage,
 };
 use conch_log as log;
 use conch_memory::{Block, ByteView};
+use conch_net::machine::Machine;
 
+use super::pinned::PinnedPools;
 use super::{GpuMemory, GpuOptions};
 use crate::Error;
 
@@ -19,8 +21,7 @@ pub struct GpuHost {
     options: GpuOptions,
     /// Ascending by device id.
     gpus: Vec<Gpu>,
-    /// Made when the first device is opened; none if that failed or is not wanted.
-    pinned: OnceLock<Option<PinnedPool>>,
+    pinned: PinnedPools,
     /// Devices are opened one after the other.
     opening: Mutex<()>,
 }
@@ -39,7 +40,10 @@ impl GpuHost {
     /// The process' GPUs, found by the first call, which blocks while the driver starts. Later
     /// calls get the same, whatever their options.
     pub fn of_process(options: &GpuOptions) -> Arc<GpuHost> {
-        Arc::clone(OF_PROCESS.get_or_init(|| Arc::new(GpuHost::find(options))))
+        Arc::clone(OF_PROCESS.get_or_init(|| {
+            let machine = || Machine::read(Path::new("/"), &[]);
+            Arc::new(GpuHost::find(options, machine))
+        }))
     }
 
     /// As [`GpuHost::of_process`], for who has no options: none are there before a server is.
@@ -52,7 +56,8 @@ impl GpuHost {
         OF_PROCESS.get().is_some_and(|host| !host.gpus.is_empty())
     }
 
-    fn find(options: &GpuOptions) -> GpuHost {
+    /// `machine` tells which device is next to which NUMA node; asked only if there is a device.
+    pub(super) fn find(options: &GpuOptions, machine: impl FnOnce() -> Machine) -> GpuHost {
         let gpus = match Driver::load() {
             Ok(driver) => found(driver, options),
             Err(absent) => {
@@ -60,10 +65,14 @@ impl GpuHost {
                 Vec::new()
             }
         };
+        let machine = match gpus.is_empty() {
+            true => Machine::uniform(&[]),
+            false => machine(),
+        };
         GpuHost {
             options: options.clone(),
             gpus,
-            pinned: OnceLock::new(),
+            pinned: PinnedPools::new(machine, options.pinned_pool_bytes),
             opening: Mutex::new(()),
         }
     }
@@ -76,8 +85,12 @@ impl GpuHost {
         &self.options
     }
 
-    /// The devices as instance groups see them.
+    /// The devices as instance groups see them. Messages about a host without devices name no
+    /// capability (0), as upstream's build without GPUs does.
     pub fn for_config(&self) -> Gpus {
+        if self.gpus.is_empty() {
+            return Gpus::default();
+        }
         Gpus {
             ids: self.gpus.iter().map(Gpu::device_id).collect(),
             min_compute_capability: self.options.capability_min,
@@ -111,7 +124,7 @@ impl GpuHost {
     fn open(&self, gpu: &Gpu) -> Result<GpuMemory, CudaError> {
         let device = gpu.driver.open(gpu.properties.clone())?;
         self.connect(&device);
-        self.pinned.get_or_init(|| self.make_pinned(&device));
+        self.pinned.open(&device);
         let bytes = self.options.pool_bytes_of(device.ordinal());
         let pool = (bytes > 0)
             .then(|| DeviceMemory::allocate(&device, bytes))
@@ -147,48 +160,28 @@ impl GpuHost {
         }
     }
 
-    fn make_pinned(&self, device: &Arc<Device>) -> Option<PinnedPool> {
-        let bytes = self.options.pinned_pool_bytes;
-        let len = usize::try_from(bytes).ok().filter(|len| *len > 0)?;
-        match PinnedMemory::allocate(device, len) {
-            Ok(memory) => {
-                let address = memory.base();
-                log::info!("Pinned memory pool is created at '{address:p}' with size {bytes}");
-                Some(PinnedPool::new(memory))
-            }
-            Err(error) => {
-                log::warning!("there is no pool of {bytes} bytes of pinned memory: {error}");
-                None
-            }
-        }
-    }
-
-    /// The address of `len` bytes of pinned memory from the pool, or none if there is no room. They
-    /// are the caller's until [`GpuHost::free_pinned`]. Opens the first device if none is in use.
+    /// The address of `len` bytes of pinned memory, from the pool of the calling thread's NUMA node
+    /// if it has one with room, or none. They are the caller's until [`GpuHost::free_pinned`].
+    /// Opens the first device if none is in use.
     ///
     /// # Errors
     /// INVALID_ARG on a host without GPUs; INTERNAL, what the driver refuses.
     pub fn allocate_pinned(&self, len: u64) -> Result<Option<u64>, Error> {
-        if self.pinned.get().is_none() {
+        if !self.pinned.is_open() {
             let first = self.gpus.first().map_or(0, Gpu::device_id);
             self.memory(i64::from(first))?;
         }
-        Ok(self.pinned().and_then(|pool| pool.allocate(len)))
+        Ok(self.pinned.allocate(len))
     }
 
     /// Gives back what [`GpuHost::allocate_pinned`] returned. Returns false for any other address.
     pub fn free_pinned(&self, address: u64) -> bool {
-        self.pinned().is_some_and(|pool| pool.free(address))
+        self.pinned.free(address)
     }
 
-    /// The pool of pinned memory; none while no device is in use.
-    pub fn pinned(&self) -> Option<&PinnedPool> {
-        self.pinned.get().and_then(Option::as_ref)
-    }
-
-    /// Bytes of the pool of pinned memory; none while there is none.
+    /// Bytes of the pools of pinned memory; none while there is none.
     pub fn pinned_usage(&self) -> Option<PoolUsage> {
-        self.pinned().map(PinnedPool::usage)
+        self.pinned.usage()
     }
 
     /// Appends the bytes of a view of device memory to `target`. Blocks for the copy.

@@ -8,6 +8,9 @@
 mod host;
 mod memory;
 mod options;
+mod pinned;
+#[cfg(test)]
+mod tests;
 
 pub use conch_cuda::{IPC_HANDLE_BYTES, IpcHandle};
 pub use host::{Gpu, GpuHost};

@@ -327,8 +327,8 @@ export! {
         options: *mut abi::TRITONSERVER_ServerOptions,
         gpu_metrics: bool,
     ) {
-        let _ = gpu_metrics;
-        borrow(options).map(drop)
+        borrow_mut(options)?.server.allow_gpu_metrics = gpu_metrics;
+        Ok(())
     }
 
     fn TRITONSERVER_ServerOptionsSetCpuMetrics(

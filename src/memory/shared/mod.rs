@@ -193,9 +193,9 @@ impl ByteView {
     }
 
     /// Copies `bytes` to the beginning of shared memory. False if the view is not of such memory,
-    /// or too short.
+    /// is too short, or lies where the CPU cannot write.
     pub fn write(&self, bytes: &[u8]) -> bool {
-        if !self.is_shared() || bytes.len() > self.len() {
+        if !self.is_shared() || !self.place().is_host() || bytes.len() > self.len() {
             return false;
         }
         // SAFETY: the bytes fit, and shared memory is writable and never borrowed; what others

@@ -281,7 +281,7 @@ impl Driver {
                         allocated.count() + space.physicals.len()
                     }
                     "live_ipc" => origins
-                        .filter(|origin| matches!(origin, Origin::Imported(_)))
+                        .filter(|origin| matches!(origin, Origin::Imported { .. }))
                         .count(),
                     "live_mappings" => origins
                         .filter(|origin| matches!(origin, Origin::Mapped(_)))

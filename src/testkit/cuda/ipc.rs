@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backing::Backing;
-use crate::code::{ALREADY_MAPPED, Code, INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_UNSUPPORTED};
+use crate::code::{Code, INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_UNSUPPORTED};
 use crate::driver::{Driver, lock};
 use crate::space::{Allocation, Origin};
 
@@ -78,17 +78,23 @@ pub fn open(driver: &Driver, handle: Handle, flags: u32) -> Result<u64, Code> {
     let backing =
         Backing::open(pid, descriptor, size as usize, inode).map_err(|_| INVALID_VALUE)?;
     let mut space = lock(&driver.space);
-    let is_same = |found: &Allocation| {
-        found.device == current.ordinal
-            && matches!(found.origin, Origin::Imported(known) if known == inode)
-    };
-    if space.allocations.values().any(is_same) {
-        return Err(ALREADY_MAPPED);
+    // A handle that is open already gives the same address, and counts.
+    for (address, found) in &mut space.allocations {
+        if let Origin::Imported {
+            inode: known,
+            opened,
+        } = &mut found.origin
+            && *known == inode
+            && found.device == current.ordinal
+        {
+            *opened += 1;
+            return Ok(*address);
+        }
     }
     let allocation = Allocation {
         size,
         device: current.ordinal,
-        origin: Origin::Imported(inode),
+        origin: Origin::Imported { inode, opened: 1 },
         backing: Arc::new(backing),
         offset: 0,
         access: u64::MAX,
@@ -101,16 +107,17 @@ fn narrow(word: u64) -> Result<u32, Code> {
     u32::try_from(word).map_err(|_| INVALID_VALUE)
 }
 
-/// Unmaps what [`open`] mapped at exactly this address.
+/// Takes back one [`open`] of exactly this address; the last unmaps it.
 pub fn close(driver: &Driver, address: u64) -> Result<(), Code> {
     driver.current()?;
     let mut space = lock(&driver.space);
-    match space.allocations.get(&address) {
-        Some(Allocation {
-            origin: Origin::Imported(_),
-            ..
-        }) => drop(space.remove(address)),
-        _ => return Err(INVALID_VALUE),
+    let found = space.allocations.get_mut(&address).ok_or(INVALID_VALUE)?;
+    let Origin::Imported { opened, .. } = &mut found.origin else {
+        return Err(INVALID_VALUE);
+    };
+    *opened -= 1;
+    if *opened == 0 {
+        drop(space.remove(address));
     }
     Ok(())
 }

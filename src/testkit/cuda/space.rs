@@ -13,7 +13,7 @@ pub enum Origin {
     /// `cuMemAlloc`.
     Allocated,
     /// `cuIpcOpenMemHandle`, with the inode of the memory.
-    Imported(u64),
+    Imported { inode: u64, opened: u32 },
     /// `cuMemMap` of a physical allocation.
     Mapped(u64),
 }
@@ -161,7 +161,7 @@ impl Space {
         self.window.detach(start, found.size.next_multiple_of(PAGE));
         match found.origin {
             Origin::Allocated => self.discharge(found.device, found.size),
-            Origin::Imported(_) => {}
+            Origin::Imported { .. } => {}
             Origin::Mapped(handle) => {
                 if let Some(physical) = self.physicals.get_mut(&handle) {
                     physical.mappings -= 1;

@@ -5,6 +5,7 @@ Runs against the double of the driver in src/testkit/cuda, or against the machin
 import base64
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -119,7 +120,7 @@ class Devices(GpuCase):
             repository.model("auto", on("kind: KIND_AUTO", identity()))
             with servers.Server(repository.path, "--min-supported-compute-capability=9.1",
                                 environment=cuda.environment(devices=2, capability="9.0")) as server:
-                self.assertIn("compute capability 9.0 is below 9.1", server.output)
+                server.wait_for_text("compute capability 9.0 is below 9.1", within=30)
                 group, = server.get_json("/v2/models/auto/config")["instance_group"]
                 self.assertEqual(group["kind"], "KIND_CPU")
 
@@ -149,8 +150,8 @@ class Memory(GpuCase):
     def test_pools_are_made_with_the_first_user(self):
         region = self.array()
         self.registered("r", region)
-        self.assertIn("CUDA memory pool is created on device 0 with size 67108864", self.server.output)
-        self.assertRegex(self.server.output, r"Pinned memory pool is created at '0x[0-9a-f]+' with size 268435456")
+        self.server.wait_for_text("CUDA memory pool is created on device 0 with size 67108864", within=30)
+        self.server.wait_for_match(r"Pinned memory pool is created at '0x[0-9a-f]+' with size 268435456", within=30)
 
     @unittest.skipIf(cuda.IS_REAL, "needs a device of its own")
     def test_a_device_without_room_has_no_pool(self):
@@ -160,7 +161,48 @@ class Memory(GpuCase):
                 region = self.array(content=BYTES)
                 body = {"raw_handle": {"b64": base64.b64encode(region.handle()).decode()}, "byte_size": 16, "device_id": 0}
                 self.assertEqual(server.post_json(path("register", "r", "cuda"), body), (200, b""))
-                self.assertIn("GPU 0 has no pool of 67108864 bytes: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY", server.output)
+                server.wait_for_text("GPU 0 has no pool of 67108864 bytes: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY", within=30)
+
+
+@conch_only
+class Metrics(GpuCase):
+    """What the metrics say of devices."""
+
+    flags = (FLAG, "--metrics-interval-ms=50")
+    FAMILIES = ("nv_gpu_utilization", "nv_gpu_memory_total_bytes", "nv_gpu_memory_used_bytes", "nv_gpu_power_usage", "nv_gpu_power_limit",
+                "nv_energy_consumption")
+
+    def test_every_family_has_every_device(self):
+        rows = families(self.server)
+        uuids = {labels for labels in rows["nv_gpu_utilization"]}
+        self.assertTrue(all(re.fullmatch('gpu_uuid="GPU-[-0-9a-f]{36}"', labels) for labels in uuids), uuids)
+        for family in self.FAMILIES:
+            self.assertEqual(set(rows[family]), uuids, family)
+        if not cuda.IS_REAL:
+            self.assertEqual(len(uuids), 2)
+
+    def test_figures_follow(self):
+        before = sum(families(self.server)["nv_gpu_memory_used_bytes"].values())
+        self.registered("r", self.array())
+        until(lambda: sum(families(self.server)["nv_gpu_memory_used_bytes"].values()) >= before + (64 << 20), "the pool is seen")
+        until(lambda: min(families(self.server)["nv_energy_consumption"].values()) > 0, "energy is used")
+        self.assertEqual(list(families(self.server)["conch_gpu_memory_pool_total_bytes"].values()), [64 << 20])
+
+    def test_off(self):
+        with Repository() as repository:
+            repository.model("identity", identity())
+            with servers.Server(repository.path, "--allow-gpu-metrics=false", environment=cuda.environment()) as server:
+                self.assertEqual([family for family in families(server) if "gpu" in family], [])
+
+
+def families(server):
+    """family -> labels -> value, of the families that have a device each."""
+    found = {}
+    for line in server.get("/metrics", port="metrics")[1].decode().splitlines():
+        row = re.fullmatch(r"(\w+)\{(gpu_uuid=[^,}]*)\} (\S+)", line)
+        if row:
+            found.setdefault(row[1], {})[row[2]] = float(row[3])
+    return found
 
 
 @conch_only
@@ -173,7 +215,7 @@ class NoDriver(ServerCase):
     @unittest.skipIf(cuda.IS_REAL, "this machine has one")
     def test_nothing_is_loaded(self):
         self.assertFalse(cuda.maps_driver(self.server))
-        self.assertIn("no GPU is used: libcuda.so.1 is not installed", self.server.output)
+        self.server.wait_for_text("no GPU is used: libcuda.so.1 is not installed", within=30)
         self.assert_serves()
 
 
@@ -196,6 +238,14 @@ class Regions(GpuCase):
         self.assertEqual(self.listed(), rows[1:])
         self.unregister()
         self.assertEqual(self.listed(), [])
+
+    def test_one_allocation_under_two_names(self):
+        array = self.array(16, BYTES)
+        self.registered("a", array)
+        self.registered("b", array)
+        self.unregister("a")
+        status, reply = self.ask(part("b"))
+        self.assertEqual((status, reply["outputs"][0]["data"]), (200, VALUES))
 
     def test_refused_registrations(self):
         region = self.array(4096)

@@ -10,6 +10,7 @@ mod event;
 mod host;
 mod ipc;
 mod memory;
+mod nvml;
 mod stream;
 mod vmm;
 
@@ -21,5 +22,6 @@ pub use event::*;
 pub use host::*;
 pub use ipc::*;
 pub use memory::*;
+pub use nvml::*;
 pub use stream::*;
 pub use vmm::*;
