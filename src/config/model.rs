@@ -46,6 +46,12 @@ pub struct ResolvedConfig {
 }
 
 impl ResolvedConfig {
+    /// Whether instances of the model run on GPUs.
+    pub fn uses_gpus(&self) -> bool {
+        let mut groups = self.instance_groups.iter();
+        groups.any(|group| group.kind == InstanceKind::Gpu)
+    }
+
     pub fn input(&self, name: &str) -> Option<(usize, &TensorSpec)> {
         self.inputs
             .iter()

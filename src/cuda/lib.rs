@@ -19,6 +19,7 @@ mod memory;
 mod monitor;
 mod pinned;
 mod pool;
+mod pool_memory;
 mod ranges;
 mod stream;
 #[cfg(test)]

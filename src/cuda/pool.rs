@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::ranges::FreeRanges;
+use crate::ranges::{FreeRanges, class_bytes};
 use crate::{DeviceMemory, PinnedMemory};
 
 /// Memory that a pool can give out.
@@ -97,11 +97,11 @@ impl<M: PoolMemory> MemoryPool<M> {
         was_taken
     }
 
-    /// A part of `len` bytes that comes back when dropped, or none if there is no room.
+    /// A part of at least `len` bytes that comes back when dropped, or none if there is no room.
     pub fn block(self: &Arc<Self>, len: u64) -> Option<PoolBlock<M>> {
         Some(PoolBlock {
             address: self.allocate(len)?,
-            len,
+            len: class_bytes(len)?,
             pool: Arc::clone(self),
         })
     }

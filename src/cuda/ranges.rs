@@ -85,7 +85,7 @@ impl FreeRanges {
 
 /// The bytes that a part of `len` takes: multiples of the alignment up to 4 KiB, then four classes
 /// per power of two, so that parts which come back fit others.
-fn class_bytes(len: u64) -> Option<u64> {
+pub(crate) fn class_bytes(len: u64) -> Option<u64> {
     const FINE_MAX: u64 = 4096;
     let len = len.max(1);
     if len <= FINE_MAX {

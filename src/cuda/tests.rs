@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use conch_memory::Block;
+use conch_memory::{Block, ByteView, MemoryKind};
 use conch_testkit_cuda::LoadedDouble;
 
 use super::*;
@@ -211,7 +211,7 @@ fn pools_give_out_parts_of_their_memory() {
     };
     assert_eq!(pool.usage(), whole);
     let block = pool.block(600).unwrap();
-    assert_eq!((block.len(), pool.usage().used_bytes), (600, 768));
+    assert_eq!((block.len(), pool.usage().used_bytes), (768, 768));
     assert!(pool.block(MIB).is_none(), "no room");
     let address = pool.allocate(1).unwrap();
     assert!(!pool.free(address + 1) && pool.free(address) && !pool.free(address));
@@ -232,7 +232,7 @@ fn views_of_devices_are_read_by_copies() {
     let nothing = IpcMapping::open(&device, IpcHandle([1; IPC_HANDLE_BYTES]));
     assert!(nothing.is_err());
     let mut block = Block::with_capacity(64);
-    let view = conch_memory::ByteView::copy_of(b"in host memory, too");
+    let view = ByteView::copy_of(b"in host memory, too");
     stream.read(&view, &mut block).unwrap();
     assert_eq!(block.as_slice(), b"in host memory, too");
     assert_eq!(
@@ -250,10 +250,48 @@ fn failures_of_copies_are_told() {
     let memory = DeviceMemory::allocate(&device, 64).unwrap();
     double.fail(c"cuMemcpyAsync", 0, 1, 1);
     let mut block = Block::with_capacity(64);
-    let view = conch_memory::ByteView::copy_of(&[1; 64]);
+    let view = ByteView::copy_of(&[1; 64]);
     let refused = stream.read(&view, &mut block).unwrap_err();
     assert!(matches!(refused, TransferError::Cuda(error) if error.code() == 1));
     assert!(block.is_empty());
     assert_eq!(stream.read(&view, &mut block), Ok(()), "only that one");
     drop(memory);
+}
+
+#[test]
+fn parts_of_pools_hold_tensors() {
+    let (_alone, _) = alone();
+    let device = device(0);
+    let pinned = PinnedMemory::allocate(&device, 1 << 16).unwrap();
+    let pinned = Arc::new(PinnedPool::new(pinned));
+    let mut block = pinned.block(600).unwrap().into_block(600).unwrap();
+    assert_eq!(
+        (block.capacity(), block.place().kind),
+        (600, MemoryKind::CpuPinned)
+    );
+    block.extend_from_slice(b"from pinned memory");
+    assert!(pinned.block(600).unwrap().into_block(1000).is_none());
+    let view = ByteView::from(block);
+    assert_eq!(view.place().kind, MemoryKind::CpuPinned);
+    assert_eq!(pinned.usage().used_bytes, 768);
+
+    struct Kept(PoolBlock<DeviceMemory>);
+    impl AsRef<PoolBlock<DeviceMemory>> for Kept {
+        fn as_ref(&self) -> &PoolBlock<DeviceMemory> {
+            &self.0
+        }
+    }
+    let pool = DeviceMemory::allocate(&device, 4096).unwrap();
+    let pool = Arc::new(DevicePool::new(pool));
+    let part = pool.block(18).unwrap();
+    let stream = Stream::new(&device, 0).unwrap();
+    stream.clear(&part).unwrap();
+    let on_device = PoolBlock::view(Arc::new(Kept(part)), 18);
+    assert_eq!(on_device.place().kind, MemoryKind::Gpu);
+    let mut target = Block::with_capacity(64);
+    stream.read(&on_device, &mut target).unwrap();
+    assert_eq!(target.as_slice(), [0; 18]);
+    drop((view, on_device));
+    assert_eq!(pinned.usage().used_bytes, 0);
+    assert_eq!(pool.usage().used_bytes, 0);
 }

@@ -1,6 +1,8 @@
-//! Aligned memory, from the allocator or the [`Arena`]: what blocks are made of and pools recycle.
+//! Aligned memory, from the allocator, the [`Arena`] or somebody who lends it: what blocks are made
+//! of and pools recycle.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
 use std::ptr::NonNull;
 
 use crate::arena::{Arena, Extent};
@@ -15,8 +17,15 @@ static ARENA: Arena = Arena::new();
 pub(crate) struct AlignedMemory {
     base: NonNull<u8>,
     capacity: usize,
-    /// None if it is the allocator's.
-    extent: Option<Extent>,
+    origin: Origin,
+}
+
+/// Whom memory goes back to.
+enum Origin {
+    Allocator,
+    Arena(Extent),
+    /// The owner of page-locked memory, which takes it back when dropped.
+    Pinned(Box<dyn Any + Send + Sync>),
 }
 
 // SAFETY: `AlignedMemory` owns its bytes exclusively and has no thread affinity.
@@ -36,7 +45,7 @@ impl AlignedMemory {
             return Ok(AlignedMemory {
                 base: extent.base,
                 capacity,
-                extent: Some(extent),
+                origin: Origin::Arena(extent),
             });
         }
         crate::fallible(|| AlignedMemory::of_allocator(capacity)).ok_or(OutOfMemory {
@@ -51,8 +60,29 @@ impl AlignedMemory {
         Some(AlignedMemory {
             base: NonNull::new(base)?,
             capacity,
-            extent: None,
+            origin: Origin::Allocator,
         })
+    }
+
+    /// Page-locked memory of `owner`, who takes it back when dropped.
+    ///
+    /// # Safety
+    /// `capacity` bytes from `base` are initialised, and nobody else's until `owner` is dropped.
+    /// `base` is aligned to [`ALIGNMENT_BYTES`].
+    pub(crate) unsafe fn pinned(
+        base: NonNull<u8>,
+        capacity: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> AlignedMemory {
+        AlignedMemory {
+            base,
+            capacity,
+            origin: Origin::Pinned(owner),
+        }
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(self.origin, Origin::Pinned(_))
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -81,7 +111,7 @@ impl AlignedMemory {
     /// # Errors
     /// [`OutOfMemory`] if the system has none; nothing changes then.
     pub(crate) fn grow(&mut self, used: usize, capacity: usize) -> Result<(), OutOfMemory> {
-        if let Some(extent) = &mut self.extent {
+        if let Origin::Arena(extent) = &mut self.origin {
             ARENA.grow(extent, used, capacity)?;
             self.base = extent.base;
             self.capacity = capacity;
@@ -100,10 +130,13 @@ impl AlignedMemory {
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        match self.extent.take() {
-            Some(extent) => ARENA.free(extent),
+        match std::mem::replace(&mut self.origin, Origin::Allocator) {
+            Origin::Arena(extent) => ARENA.free(extent),
             // SAFETY: allocated in `try_zeroed` with the same layout.
-            None => unsafe { dealloc(self.base.as_ptr(), AlignedMemory::layout(self.capacity)) },
+            Origin::Allocator => unsafe {
+                dealloc(self.base.as_ptr(), AlignedMemory::layout(self.capacity));
+            },
+            Origin::Pinned(owner) => drop(owner),
         }
     }
 }

@@ -7,11 +7,13 @@
 //! whoever raises `len` has written them.
 
 use std::alloc::handle_alloc_error;
+use std::any::Any;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::aligned_memory::{AlignedMemory, MAPPED_FROM_BYTES};
 use crate::pool::{Owner, Pool};
-use crate::{Charge, OutOfMemory};
+use crate::{Charge, MemoryKind, MemoryPlace, OutOfMemory};
 
 /// An owned piece of host memory: `len` readable bytes of `capacity`.
 pub struct Block {
@@ -71,6 +73,26 @@ impl Block {
         block
     }
 
+    /// An empty block of page-locked memory, which `owner` takes back when dropped. A block that
+    /// grows beyond it goes on in ordinary memory.
+    ///
+    /// # Safety
+    /// `capacity` bytes from `base` are initialised, and nobody else's until `owner` is dropped.
+    /// `base` is aligned to [`crate::ALIGNMENT_BYTES`].
+    pub unsafe fn pinned(
+        base: NonNull<u8>,
+        capacity: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Block {
+        // SAFETY: by this function's contract.
+        Block::of(unsafe { AlignedMemory::pinned(base, capacity, owner) })
+    }
+
+    /// The memory alone; a pool does not get it back.
+    pub(crate) fn into_memory(mut self) -> Option<AlignedMemory> {
+        self.memory.take()
+    }
+
     pub(crate) fn pooled(memory: AlignedMemory, pool: Arc<Pool>, owner: Option<Owner>) -> Block {
         Block {
             memory: Some(memory),
@@ -95,6 +117,15 @@ impl Block {
 
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Ordinary or pinned host memory.
+    pub fn place(&self) -> MemoryPlace {
+        let kind = match self.memory().is_pinned() {
+            true => MemoryKind::CpuPinned,
+            false => MemoryKind::Cpu,
+        };
+        MemoryPlace { kind, id: 0 }
     }
 
     /// Makes these bytes count against a budget for as long as the block, or a view of it, lives.

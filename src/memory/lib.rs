@@ -6,9 +6,8 @@
 //! [`SparseArray`] is an allocator that saves memory on buffers that are not used, and [`Reserve`]
 //! one for when the system has none; [`OutOfMemory`] is what everything else says then.
 //! [`SharedMapping`] maps memory of other processes, and [`fault`] keeps what they do to it from
-//! ending this one. All are usable from every thread; nothing here blocks or does I/O. GPU memory
-//! enters through `cuda` in later work: until then a [`MemoryPlace`] of kind GPU can be described
-//! but not allocated.
+//! ending this one. All are usable from every thread; nothing here blocks or does I/O. Pinned memory
+//! and memory of GPUs come from the crate `cuda`; a [`MemoryPlace`] says which a view lies in.
 //!
 //! System calls are rustix's, but for mappings and handlers of signals: its calls for mappings are
 //! `unsafe` too, and handlers it leaves to libc.
@@ -35,7 +34,7 @@ mod view;
 pub use block::Block;
 pub use budget::{Budget, Charge};
 pub use place::{MemoryKind, MemoryPlace};
-pub use pool::{Owner, Pool};
+pub use pool::{Owner, PinnedSource, Pool};
 pub use reserve::Reserve;
 pub use scarcity::{OutOfMemory, fallible, is_scarce, try_extend, try_push, try_reserve, try_text};
 pub use shared::{AllowedOwners, MapError, SharedMapping};

@@ -8,14 +8,17 @@
 //! A recycled block holds earlier bytes. Who writes all that it shows may have any; what a backend
 //! fills, which may leave gaps, has an *owner* (its model): its blocks come back to it alone, or
 //! are zeroed for the next one.
+//!
+//! A pool of pinned memory has a [`PinnedSource`]. Where that has no room, blocks are of ordinary
+//! memory, and the pool does not keep them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::OutOfMemory;
 use crate::aligned_memory::AlignedMemory;
+use crate::{Block, OutOfMemory};
 
 const SMALLEST_CLASS_BYTES: usize = 4 << 10;
 const LARGEST_CLASS_BYTES: usize = 16 << 20;
@@ -42,6 +45,13 @@ impl Owner {
     }
 }
 
+/// Where a pool gets pinned memory from.
+pub trait PinnedSource: Send + Sync {
+    /// An empty block of pinned memory with this capacity; none if there is no room. Does not
+    /// block.
+    fn block(&self, capacity: usize) -> Option<Block>;
+}
+
 /// A recycler of blocks. Cheap to share; a block returns to its pool when dropped, on whatever
 /// thread.
 pub struct Pool {
@@ -49,11 +59,22 @@ pub struct Pool {
     owned: Vec<ArrayQueue<(Owner, AlignedMemory)>>,
     retained_bytes: AtomicUsize,
     retain_bytes_max: usize,
+    /// None: its memory is ordinary.
+    source: Option<Box<dyn PinnedSource>>,
 }
 
 impl Pool {
     /// A pool that keeps at most `retain_bytes_max` bytes of free blocks.
     pub fn new(retain_bytes_max: usize) -> Arc<Pool> {
+        Pool::with(retain_bytes_max, None)
+    }
+
+    /// As [`Pool::new`], of pinned memory as long as `source` has room.
+    pub fn of_pinned(retain_bytes_max: usize, source: Box<dyn PinnedSource>) -> Arc<Pool> {
+        Pool::with(retain_bytes_max, Some(source))
+    }
+
+    fn with(retain_bytes_max: usize, source: Option<Box<dyn PinnedSource>>) -> Arc<Pool> {
         let classes = (0..CLASS_COUNT)
             .map(|_| ArrayQueue::new(FREE_BLOCKS_MAX))
             .collect();
@@ -65,6 +86,7 @@ impl Pool {
             owned,
             retained_bytes: AtomicUsize::new(0),
             retain_bytes_max,
+            source,
         })
     }
 
@@ -84,7 +106,7 @@ impl Pool {
                     .fetch_sub(memory.capacity(), Ordering::Relaxed);
                 memory
             }
-            None => self.or_release(|| AlignedMemory::try_zeroed(class_bytes))?,
+            None => self.fresh(class_bytes)?,
         };
         Ok(Some(memory))
     }
@@ -107,9 +129,33 @@ impl Pool {
                 }
                 memory
             }
-            None => self.or_release(|| AlignedMemory::try_zeroed(class_bytes))?,
+            None => {
+                let mut memory = self.fresh(class_bytes)?;
+                // Others had it before.
+                if memory.is_pinned() {
+                    memory.zero(capacity);
+                }
+                memory
+            }
         };
         Ok(Some(memory))
+    }
+
+    /// Memory that the pool did not have.
+    fn fresh(&self, class_bytes: usize) -> Result<AlignedMemory, OutOfMemory> {
+        if let Some(memory) = self.pinned(class_bytes).and_then(Block::into_memory) {
+            return Ok(memory);
+        }
+        self.or_release(|| AlignedMemory::try_zeroed(class_bytes))
+    }
+
+    /// A block of the pool's source that does not come back to the pool; its bytes may be
+    /// anybody's.
+    pub(crate) fn pinned(&self, capacity: usize) -> Option<Block> {
+        let source = self.source.as_ref()?;
+        source
+            .block(capacity)
+            .or_else(|| self.release().then(|| source.block(capacity))?)
     }
 
     /// A second attempt, after letting go of what is free, if the first one finds no memory.
@@ -128,7 +174,7 @@ impl Pool {
 
     /// Lets go of all free blocks; says whether there were any.
     #[cold]
-    pub(crate) fn release(&self) -> bool {
+    pub fn release(&self) -> bool {
         let mut has_released = false;
         let mut released = |memory: AlignedMemory| {
             self.retained_bytes
@@ -179,6 +225,10 @@ impl Pool {
         let Some((class, _)) = class_of(bytes) else {
             return;
         };
+        // What its source had no room for is freed.
+        if self.source.is_some() && !memory.is_pinned() {
+            return;
+        }
         // Relaxed: an approximate bound; the queue itself orders the memory.
         if self.retained_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.retain_bytes_max
             || !self.push_free(class, memory, owner)

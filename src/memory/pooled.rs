@@ -12,7 +12,10 @@ impl Pool {
     pub fn try_take(self: &Arc<Pool>, capacity: usize) -> Result<Block, OutOfMemory> {
         match self.take(capacity)? {
             Some(memory) => Ok(Block::pooled(memory, Arc::clone(self), None)),
-            None => self.or_release(|| Block::try_with_capacity(capacity)),
+            None => match self.pinned(capacity) {
+                Some(block) => Ok(block),
+                None => self.or_release(|| Block::try_with_capacity(capacity)),
+            },
         }
     }
 
@@ -25,8 +28,14 @@ impl Pool {
     ) -> Result<Block, OutOfMemory> {
         match self.take_for(owner, capacity)? {
             Some(memory) => Ok(Block::pooled(memory, Arc::clone(self), Some(owner))),
-            // New memory is zeroed.
-            None => self.or_release(|| Block::try_with_capacity(capacity)),
+            None => match self.pinned(capacity) {
+                Some(mut block) => {
+                    block.zero(capacity);
+                    Ok(block)
+                }
+                // New memory is zeroed.
+                None => self.or_release(|| Block::try_with_capacity(capacity)),
+            },
         }
     }
 
@@ -40,7 +49,11 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::ptr::NonNull;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::{MemoryKind, PinnedSource};
 
     #[test]
     fn recycles_within_its_bound() {
@@ -124,5 +137,85 @@ mod tests {
         assert_eq!(pool.retained_bytes(), 0);
         assert!(pool.try_take_for(owner, usize::MAX).is_err());
         assert!(pool.try_take(1 << 20).is_ok());
+    }
+
+    /// Counts what it lends; its memory is not page-locked.
+    struct Lender {
+        lent: Arc<AtomicUsize>,
+        lent_max: usize,
+    }
+
+    struct Loan(
+        Arc<AtomicUsize>,
+        #[allow(dead_code, reason = "the memory")] Block,
+    );
+
+    impl Drop for Loan {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    impl PinnedSource for Lender {
+        fn block(&self, capacity: usize) -> Option<Block> {
+            if self.lent.load(Ordering::Relaxed) == self.lent_max {
+                return None;
+            }
+            self.lent.fetch_add(1, Ordering::Relaxed);
+            let mut memory = Block::with_capacity(capacity);
+            memory.spare_mut().fill(3);
+            let base = NonNull::new(memory.as_mut_ptr())?;
+            let owner = Box::new(Loan(Arc::clone(&self.lent), memory));
+            // SAFETY: the loan keeps the memory, which nobody else uses.
+            Some(unsafe { Block::pinned(base, capacity, owner) })
+        }
+    }
+
+    #[test]
+    fn a_source_is_asked_first() {
+        const BYTES: usize = 8 << 10;
+        let lent = Arc::new(AtomicUsize::new(0));
+        let source = Lender {
+            lent: Arc::clone(&lent),
+            lent_max: 2,
+        };
+        let pool = Pool::of_pinned(1 << 20, Box::new(source));
+        let is_pinned = |block: &Block| block.place().kind == MemoryKind::CpuPinned;
+        let owner = Owner::new();
+        let mut first = pool.try_take_for(owner, BYTES).unwrap();
+        first.advance(BYTES);
+        assert_eq!(first.as_slice(), [0; BYTES], "of others before");
+        first.as_mut_slice().fill(7);
+        let second = pool.try_take(100).unwrap();
+        assert!(is_pinned(&first) && is_pinned(&second), "of any size");
+        let third = pool.try_take(BYTES).unwrap();
+        assert!(!is_pinned(&third), "there is no room");
+        drop((second, third));
+        assert_eq!(
+            pool.retained_bytes(),
+            0,
+            "it keeps pinned blocks of a class alone"
+        );
+        drop(first);
+        assert_eq!(
+            (pool.retained_bytes(), lent.load(Ordering::Relaxed)),
+            (BYTES, 1)
+        );
+        let mut again = pool.try_take_for(owner, BYTES).unwrap();
+        again.advance(BYTES);
+        assert!(
+            is_pinned(&again) && again.as_slice() == [7; BYTES],
+            "its own"
+        );
+        again.try_reserve(1 << 20).unwrap();
+        assert!(
+            !is_pinned(&again) && again.as_slice() == [7; BYTES],
+            "grown"
+        );
+        assert_eq!(lent.load(Ordering::Relaxed), 0);
+        // What is kept makes room for others.
+        drop((pool.try_take(BYTES), pool.try_take_for(owner, BYTES)));
+        assert_eq!(lent.load(Ordering::Relaxed), 2);
+        assert!(is_pinned(&pool.try_take(2 * BYTES).unwrap()));
     }
 }

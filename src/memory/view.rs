@@ -230,7 +230,7 @@ impl From<Arc<Block>> for ByteView {
         ByteView {
             base,
             len: block.len(),
-            place: MemoryPlace::CPU,
+            place: block.place(),
             is_shared: false,
             owner: Some(block),
         }

@@ -14,6 +14,7 @@ use crate::ensemble::run::{Execution, StepEvent};
 use crate::ensemble::run_queue;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::flow_control::decoupled_step::FlowControl;
+use crate::gpus::GpuHost;
 use crate::request::context::RequestHandle;
 use crate::request::draft::{Draft, DraftInput};
 use crate::request::messages::RequestIdPrefix;
@@ -231,12 +232,27 @@ impl Execution {
             ..Draft::default()
         };
         draft.features.budget = origin.features.budget.clone();
+        if GpuHost::is_in_use() {
+            draft.features.device_outputs = Some(self.device_outputs(state, step));
+        }
         let timestamps = Timestamps {
             request_start_ns: monotonic_ns(),
             queue_start_ns: 0,
             deadline_ns: live.timestamps.deadline_ns,
         };
         Ok((draft, timestamps))
+    }
+
+    /// Those of a step's outputs that the model of another step may read on a GPU.
+    fn device_outputs(&self, state: &ExecutionState, step: usize) -> Box<[Arc<str>]> {
+        let graph = &self.ensemble.graph;
+        let is_on_gpu = |step: &usize| {
+            let pin = state.pins.get(*step);
+            pin.is_some_and(|pin| pin.config.uses_gpus())
+        };
+        let outputs = graph.steps[step].outputs.iter();
+        let read = outputs.filter(|(_, tensor)| graph.readers(*tensor).iter().any(is_on_gpu));
+        read.map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// The values that there are, as inputs of the step's model.

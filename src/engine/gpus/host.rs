@@ -8,11 +8,11 @@ use conch_cuda::{
     CudaError, Device, DeviceMemory, DevicePool, DeviceProperties, Driver, PoolUsage,
 };
 use conch_log as log;
-use conch_memory::{Block, ByteView};
+use conch_memory::{Block, ByteView, Owner, Pool};
 use conch_net::machine::Machine;
 
 use super::pinned::PinnedPools;
-use super::{GpuMemory, GpuOptions};
+use super::{DeviceBlock, GpuMemory, GpuOptions};
 use crate::Error;
 
 /// The GPUs of this process; none on a host without.
@@ -21,7 +21,7 @@ pub struct GpuHost {
     options: GpuOptions,
     /// Ascending by device id.
     gpus: Vec<Gpu>,
-    pinned: PinnedPools,
+    pub(super) pinned: PinnedPools,
     /// Devices are opened one after the other.
     opening: Mutex<()>,
 }
@@ -179,6 +179,24 @@ impl GpuHost {
         self.pinned.free(address)
     }
 
+    /// Blocks of pinned memory near the calling thread, for outputs that leave a GPU; none while no
+    /// GPU is in use. A block is of ordinary memory if there is no room.
+    pub fn output_pool() -> Option<Arc<Pool>> {
+        GpuHost::current()?.pinned.outputs()
+    }
+
+    /// As [`GpuHost::output_pool`], for bodies that go to a GPU.
+    pub fn body_pool() -> Option<Arc<Pool>> {
+        GpuHost::current()?.pinned.bodies()
+    }
+
+    /// Room on a device for an output of the model `owner`, see [`GpuMemory::block_for`]; none if
+    /// there is no such device.
+    pub fn device_block(device_id: i64, owner: Owner, len: usize) -> Option<DeviceBlock> {
+        let memory = GpuHost::current()?.memory(device_id).ok()?;
+        memory.block_for(owner, len)
+    }
+
     /// Bytes of the pools of pinned memory; none while there is none.
     pub fn pinned_usage(&self) -> Option<PoolUsage> {
         self.pinned.usage()
@@ -203,7 +221,10 @@ impl GpuHost {
         if view.place().is_host() {
             return Ok(view.try_to_private()?);
         }
-        let mut block = Block::try_with_capacity(view.len())?;
+        let mut block = match GpuHost::output_pool() {
+            Some(pool) => pool.try_take(view.len())?,
+            None => Block::try_with_capacity(view.len())?,
+        };
         GpuHost::read(view, &mut block)?;
         Ok(ByteView::from(block))
     }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_cuda::{CudaError, Device, DeviceMemory, DevicePool, PoolUsage, Stream, TransferError};
-use conch_memory::{Block, ByteView};
+use conch_memory::{Block, ByteView, Owner};
+
+use super::outputs::{DeviceBlock, DeviceBlocks};
 
 /// Streams kept for single copies; more than copies at a time are rare.
 const IDLE_STREAMS_MAX: usize = 8;
@@ -17,6 +19,8 @@ pub struct GpuMemory {
     device: Arc<Device>,
     /// None if the device has no room for it, or it is to have no bytes.
     pool: Option<Arc<DevicePool>>,
+    /// Parts of the pool that hold outputs.
+    outputs: Option<Arc<DeviceBlocks>>,
     /// What the pool had no room for, by address.
     direct: Mutex<BTreeMap<u64, DeviceMemory>>,
     direct_bytes: AtomicU64,
@@ -26,9 +30,11 @@ pub struct GpuMemory {
 
 impl GpuMemory {
     pub(super) fn new(device: Arc<Device>, pool: Option<DevicePool>) -> GpuMemory {
+        let pool = pool.map(Arc::new);
         GpuMemory {
             device,
-            pool: pool.map(Arc::new),
+            outputs: pool.as_ref().map(DeviceBlocks::new),
+            pool,
             direct: Mutex::default(),
             direct_bytes: AtomicU64::new(0),
             streams: Mutex::default(),
@@ -81,8 +87,7 @@ impl GpuMemory {
     /// # Errors
     /// What the driver refuses after the pool had no room.
     pub fn allocate(&self, len: u64) -> Result<u64, CudaError> {
-        let pooled = self.pool.as_ref().and_then(|pool| pool.allocate(len));
-        if let Some(address) = pooled {
+        if let Some(address) = self.allocate_pooled(len) {
             return Ok(address);
         }
         let memory = DeviceMemory::allocate(&self.device, len)?;
@@ -91,6 +96,26 @@ impl GpuMemory {
         let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
         direct.insert(address, memory);
         Ok(address)
+    }
+
+    /// Lets go of blocks that are only kept if there is no room else.
+    fn allocate_pooled(&self, len: u64) -> Option<u64> {
+        let pool = self.pool.as_ref()?;
+        pool.allocate(len).or_else(|| {
+            let has_released = self.outputs.as_ref().is_some_and(|blocks| blocks.release());
+            has_released.then(|| pool.allocate(len))?
+        })
+    }
+
+    /// Room of the pool for an output of the model `owner`, without bytes of other models. Blocks
+    /// while the device overwrites them. None if the pool has no room, or the device fails.
+    pub fn block_for(&self, owner: Owner, len: usize) -> Option<DeviceBlock> {
+        let taken = self.outputs.as_ref()?.take(owner, len as u64)?;
+        if taken.is_foreign {
+            let filled = self.with_stream(|stream| Ok(stream.clear(taken.block.as_ref())?));
+            filled.ok()?;
+        }
+        Some(taken.block)
     }
 
     /// Gives back what [`GpuMemory::allocate`] returned. Returns false for any other address.
@@ -114,7 +139,15 @@ impl GpuMemory {
 
     /// The pool's bytes; none without a pool.
     pub fn pool_usage(&self) -> Option<PoolUsage> {
-        self.pool.as_ref().map(|pool| pool.usage())
+        let usage = self.pool.as_ref()?.usage();
+        let kept_bytes = self
+            .outputs
+            .as_ref()
+            .map_or(0, |blocks| blocks.kept_bytes());
+        Some(PoolUsage {
+            used_bytes: usage.used_bytes.saturating_sub(kept_bytes),
+            ..usage
+        })
     }
 
     /// Bytes that the driver gave because the pool had no room.

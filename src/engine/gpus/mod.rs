@@ -8,6 +8,7 @@
 mod host;
 mod memory;
 mod options;
+mod outputs;
 mod pinned;
 #[cfg(test)]
 mod tests;
@@ -16,3 +17,4 @@ pub use conch_cuda::{IPC_HANDLE_BYTES, IpcHandle};
 pub use host::{Gpu, GpuHost};
 pub use memory::GpuMemory;
 pub use options::GpuOptions;
+pub use outputs::DeviceBlock;

@@ -1,12 +1,22 @@
 //! Pinned host memory: a pool on each NUMA node that has a GPU in use.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_cuda::{CudaError, Device, PinnedMemory, PinnedPool, PoolUsage};
 use conch_log as log;
+use conch_memory::{Block, PinnedSource, Pool};
 use conch_net::affinity;
 use conch_net::machine::Machine;
+
+/// Of a pool, one part in so many is kept in free blocks of outputs, and as much in those of
+/// bodies.
+const KEPT_SHARE: u64 = 8;
+/// Outputs lie in pinned memory while no more than one part in so many of its pool is in use:
+/// backends that allocate have the rest.
+const OUTPUT_SHARE: u64 = 2;
+/// The same of bodies: clients that send slowly leave the rest to those who copy.
+const BODY_SHARE: u64 = 4;
 
 /// The pools of pinned memory. Usable from every thread.
 #[derive(Debug)]
@@ -14,8 +24,82 @@ pub(super) struct PinnedPools {
     machine: Machine,
     /// Bytes of each.
     pool_bytes: u64,
-    /// By node, as far as nodes are known; none where the driver had no memory.
-    pools: Mutex<BTreeMap<Option<usize>, Option<Arc<PinnedPool>>>>,
+    /// One for each node that a device in use is next to.
+    nodes: Mutex<Vec<NodePool>>,
+}
+
+/// What a node has.
+#[derive(Clone, Debug)]
+struct NodePool {
+    /// None where nodes are not known.
+    node: Option<usize>,
+    /// None where the driver had no memory.
+    pool: Option<Arc<BlockPools>>,
+}
+
+/// A pool and what takes blocks of it.
+#[derive(Debug)]
+struct BlockPools {
+    memory: Arc<PinnedPool>,
+    /// Blocks that backends fill.
+    outputs: Arc<Pool>,
+    /// Blocks that bodies are received into.
+    bodies: Arc<Pool>,
+}
+
+/// Takes blocks of a pool of which no more than `used_bytes_max` are in use then.
+struct PinnedBlocks {
+    memory: Arc<PinnedPool>,
+    used_bytes_max: u64,
+}
+
+impl PinnedSource for PinnedBlocks {
+    fn block(&self, capacity: usize) -> Option<Block> {
+        let wanted_bytes = capacity as u64;
+        let used_bytes = self.memory.usage().used_bytes;
+        used_bytes
+            .checked_add(wanted_bytes)
+            .filter(|used_bytes| *used_bytes <= self.used_bytes_max)?;
+        self.memory.block(wanted_bytes)?.into_block(capacity)
+    }
+}
+
+impl BlockPools {
+    fn new(memory: PinnedMemory) -> BlockPools {
+        let memory = Arc::new(PinnedPool::new(memory));
+        let total_bytes = memory.usage().total_bytes;
+        let kept_bytes = usize::try_from(total_bytes / KEPT_SHARE).unwrap_or(usize::MAX);
+        let pool = |used_bytes_max| {
+            let memory = Arc::clone(&memory);
+            let source = PinnedBlocks {
+                memory,
+                used_bytes_max,
+            };
+            Pool::of_pinned(kept_bytes, Box::new(source))
+        };
+        BlockPools {
+            outputs: pool(total_bytes / OUTPUT_SHARE),
+            bodies: pool(total_bytes / BODY_SHARE),
+            memory,
+        }
+    }
+
+    /// Lets go of what is only kept if there is no room else.
+    fn allocate(&self, len: u64) -> Option<u64> {
+        self.memory.allocate(len).or_else(|| {
+            let has_released = self.outputs.release() | self.bodies.release();
+            has_released.then(|| self.memory.allocate(len))?
+        })
+    }
+
+    fn usage(&self) -> PoolUsage {
+        let usage = self.memory.usage();
+        let kept_bytes = self.outputs.retained_bytes() + self.bodies.retained_bytes();
+        PoolUsage {
+            used_bytes: usage.used_bytes.saturating_sub(kept_bytes as u64),
+            ..usage
+        }
+    }
 }
 
 impl PinnedPools {
@@ -23,7 +107,7 @@ impl PinnedPools {
         PinnedPools {
             machine,
             pool_bytes,
-            pools: Mutex::default(),
+            nodes: Mutex::default(),
         }
     }
 
@@ -36,14 +120,14 @@ impl PinnedPools {
             return;
         };
         // Devices are opened one after the other: nobody else makes it meanwhile.
-        if self.lock().contains_key(&node) {
+        if self.lock().iter().any(|known| known.node == node) {
             return;
         }
         let pool = match allocate_on(node, device, len) {
             Ok(memory) => {
                 let (address, bytes) = (memory.base(), self.pool_bytes);
                 log::info!("Pinned memory pool is created at '{address:p}' with size {bytes}");
-                Some(Arc::new(PinnedPool::new(memory)))
+                Some(Arc::new(BlockPools::new(memory)))
             }
             Err(error) => {
                 let bytes = self.pool_bytes;
@@ -51,7 +135,7 @@ impl PinnedPools {
                 None
             }
         };
-        self.lock().insert(node, pool);
+        self.lock().push(NodePool { node, pool });
     }
 
     /// Whether a device was opened.
@@ -62,41 +146,76 @@ impl PinnedPools {
     /// The address of `len` bytes: from the pool of the calling thread's node if it is bound to one
     /// that has a pool, else from any with room. None if there is no room.
     pub(super) fn allocate(&self, len: u64) -> Option<u64> {
-        let own = self.node_of_thread();
-        let pools = self.lock().clone();
-        let near = pools.get(&own).cloned().flatten();
-        let rest = pools.into_iter().filter(|(node, _)| *node != own);
-        let mut in_order = near.into_iter().chain(rest.filter_map(|(_, pool)| pool));
-        in_order.find_map(|pool| pool.allocate(len))
+        let near = self.near()?;
+        near.allocate(len).or_else(|| {
+            let pools = self.pools();
+            let mut others = pools.iter().filter(|pool| !Arc::ptr_eq(pool, &near));
+            others.find_map(|pool| pool.allocate(len))
+        })
     }
 
     /// Gives back what [`PinnedPools::allocate`] returned. Returns false for any other address.
     pub(super) fn free(&self, address: u64) -> bool {
-        let pools = self.lock().clone();
-        pools.values().flatten().any(|pool| pool.free(address))
+        self.pools().iter().any(|pool| pool.memory.free(address))
+    }
+
+    /// Blocks for what backends fill; none while there is no pool.
+    pub(super) fn outputs(&self) -> Option<Arc<Pool>> {
+        Some(Arc::clone(&self.near()?.outputs))
+    }
+
+    /// Blocks for bodies; none while there is no pool.
+    pub(super) fn bodies(&self) -> Option<Arc<Pool>> {
+        Some(Arc::clone(&self.near()?.bodies))
     }
 
     /// Bytes of all pools; none while there is none.
     pub(super) fn usage(&self) -> Option<PoolUsage> {
-        let pools = self.lock().clone();
-        let usages = pools.values().flatten().map(|pool| pool.usage());
+        let pools = self.pools();
+        let usages = pools.iter().map(|pool| pool.usage());
         usages.reduce(|sum, usage| PoolUsage {
             total_bytes: sum.total_bytes + usage.total_bytes,
             used_bytes: sum.used_bytes + usage.used_bytes,
         })
     }
 
-    /// The node of the CPUs that the calling thread is bound to, if it is one.
-    fn node_of_thread(&self) -> Option<usize> {
-        let cpus = affinity::current_cpus().ok()?;
-        match &self.machine.nodes_of(&cpus)[..] {
-            [node] => Some(*node),
-            _ => None,
-        }
+    /// The pool of the calling thread's node, or else any.
+    fn near(&self) -> Option<Arc<BlockPools>> {
+        let node = self.node_of_thread();
+        let nodes = self.lock();
+        let own = nodes.iter().find(|known| known.node == node);
+        let own = own.and_then(|known| known.pool.as_ref());
+        own.or_else(|| nodes.iter().find_map(|known| known.pool.as_ref()))
+            .cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Option<usize>, Option<Arc<PinnedPool>>>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pools(&self) -> Vec<Arc<BlockPools>> {
+        let nodes = self.lock();
+        nodes
+            .iter()
+            .filter_map(|known| known.pool.clone())
+            .collect()
+    }
+
+    /// The node of the CPUs that the calling thread is bound to, if it is one. Asked once for each
+    /// thread, as bound threads stay on their node.
+    fn node_of_thread(&self) -> Option<usize> {
+        thread_local! {
+            static NODE: Cell<Option<Option<usize>>> = const { Cell::new(None) };
+        }
+        if let Some(node) = NODE.get() {
+            return node;
+        }
+        let node = affinity::current_cpus().ok().and_then(|cpus| {
+            let nodes = self.machine.nodes_of(&cpus);
+            nodes.first().copied().filter(|_| nodes.len() == 1)
+        });
+        NODE.set(Some(node));
+        node
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<NodePool>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,9 @@
 //! A host with two GPUs, by the double of the driver, at the two sockets of a recorded machine.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use conch_memory::{Block, ByteView, MemoryKind, Owner, Pool};
 use conch_net::machine::testing::{RecordedMachine, TWO_SOCKETS};
 use conch_testkit_cuda::LoadedDouble;
 
@@ -86,4 +88,74 @@ fn old_devices_are_left_alone() {
     });
     assert!(host.gpus().is_empty() && host.for_config().ids.is_empty());
     assert_eq!(host.allocate_pinned(1).unwrap_err().code, Code::InvalidArg);
+}
+
+#[test]
+fn outputs_stay_with_their_model() {
+    let (host, _recorded) = host(&GpuOptions {
+        pinned_pool_bytes: MIB,
+        device_pool_bytes: BTreeMap::from([(0, MIB), (1, 0)]),
+        ..GpuOptions::default()
+    });
+    let memory = host.memory(0).unwrap();
+    let (own, other) = (Owner::new(), Owner::new());
+    let used_bytes = || memory.pool_usage().unwrap().used_bytes;
+    let bytes_of = |view: &ByteView| {
+        let mut target = Block::with_capacity(view.len());
+        memory.read(view, &mut target).unwrap();
+        target.as_slice().to_vec()
+    };
+    let block = memory.block_for(own, 1000).unwrap();
+    let address = block.address();
+    let view = block.freeze(1000);
+    assert_eq!((bytes_of(&view), used_bytes()), (vec![0; 1000], 1024));
+    drop(view);
+    assert_eq!(used_bytes(), 0, "only kept");
+    let again = memory.block_for(own, 900).unwrap();
+    assert_eq!(again.address(), address, "its own block");
+    drop(again);
+    let others = memory.block_for(other, 1000).unwrap();
+    assert_ne!(others.address(), address);
+    drop(others);
+    // Backends that allocate come before what is kept.
+    let all = memory.allocate(MIB).unwrap();
+    assert_eq!((used_bytes(), memory.direct_bytes()), (MIB, 0));
+    assert!(memory.block_for(own, 1).is_none(), "no room");
+    assert!(memory.free(all));
+    for _ in 0..100 {
+        let blocks: Vec<_> = (0..8).map(|_| memory.block_for(own, 70_000)).collect();
+        assert!(blocks.iter().all(Option::is_some));
+    }
+    assert_eq!(used_bytes(), 0);
+    let far = host.memory(1).unwrap();
+    assert!(far.block_for(own, 1).is_none(), "it has no pool");
+}
+
+#[test]
+fn bodies_and_outputs_leave_half_of_pinned_memory() {
+    let (host, _recorded) = host(&small());
+    assert!(host.pinned.bodies().is_none(), "no device is in use");
+    host.memory(0).unwrap();
+    let (bodies, outputs) = (
+        host.pinned.bodies().unwrap(),
+        host.pinned.outputs().unwrap(),
+    );
+    let take = |pool: &Arc<Pool>, bytes: u64| {
+        let block = pool.try_take(usize::try_from(bytes).unwrap()).unwrap();
+        let is_pinned = block.place().kind == MemoryKind::CpuPinned;
+        (block, is_pinned)
+    };
+    let (body, is_pinned) = take(&bodies, MIB / 4);
+    assert!(is_pinned);
+    let (beyond, is_pinned) = take(&bodies, 4096);
+    assert!(!is_pinned, "a quarter of the pool is in use");
+    let (output, is_pinned) = take(&outputs, MIB / 4);
+    assert!(is_pinned);
+    let (further, is_pinned) = take(&outputs, 4096);
+    assert!(!is_pinned, "half of the pool is in use");
+    assert_eq!(host.pinned_usage().unwrap().used_bytes, MIB / 2);
+    drop((body, beyond, output, further));
+    assert_eq!(host.pinned_usage().unwrap().used_bytes, 0);
+    let all = host.allocate_pinned(MIB).unwrap().unwrap();
+    assert!(host.free_pinned(all), "what was kept made room");
 }

@@ -26,12 +26,26 @@ pub struct RequestFeatures {
     pub regions: Option<Arc<RequestRegions>>,
     /// What its responses are charged to; none: the process.
     pub budget: Option<Arc<Budget>>,
+    /// Of an ensemble's step: the names of outputs that a step on a GPU reads. They stay on the
+    /// device that they are made on.
+    pub(crate) device_outputs: Option<Box<[Arc<str>]>>,
     /// In front of the receiver, under preserve-ordering.
     pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
     /// The same object as the request's completion, if the model has a cache.
     pub(crate) deposit: Option<Arc<dyn Any + Send + Sync>>,
     /// What became of it, if its model is an ensemble.
     pub(crate) run: OnceLock<Weak<dyn EnsembleRun>>,
+}
+
+impl RequestFeatures {
+    /// Whether an output's reader takes it where it is, on a GPU as well.
+    pub fn takes_on_device(&self, output: &str) -> bool {
+        let Some(names) = &self.device_outputs else {
+            return false;
+        };
+        // What a cache keeps lies in host memory.
+        self.deposit.is_none() && names.iter().any(|name| **name == *output)
+    }
 }
 
 impl fmt::Debug for RequestFeatures {

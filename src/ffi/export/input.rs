@@ -55,20 +55,42 @@ unsafe fn properties(
 /// Those of the copy.
 ///
 /// # Safety
-/// The input's request is live.
+/// The input's request is live; `preferred` is null or readable.
+#[inline]
 unsafe fn chunk_at(
     source: &BackendInput,
     index: u32,
-    preferred: Option<abi::TRITONSERVER_MemoryType>,
+    preferred: *const abi::TRITONSERVER_MemoryType,
 ) -> Result<Option<&ByteView>, Error> {
     let Ok(index) = usize::try_from(index) else {
         return Ok(None);
     };
     // SAFETY: by this function's contract.
-    let chunk = unsafe { source.input() }.chunks.get(index);
-    let is_on_gpu = chunk.is_some_and(|chunk| !chunk.place().is_host());
-    if !is_on_gpu || preferred == Some(abi::TRITONSERVER_MEMORY_GPU) || !GpuHost::is_in_use() {
-        return Ok(chunk);
+    match unsafe { source.input() }.chunks.get(index) {
+        Some(chunk) if !chunk.place().is_host() => {
+            // SAFETY: as above.
+            unsafe { readable(source, index, chunk, preferred.as_ref().copied()) }
+        }
+        chunk => Ok(chunk),
+    }
+}
+
+/// A buffer on a GPU as the backend reads it.
+///
+/// # Errors
+/// Those of the copy.
+///
+/// # Safety
+/// As of [`chunk_at`].
+#[cold]
+unsafe fn readable<'s>(
+    source: &'s BackendInput,
+    index: usize,
+    chunk: &'s ByteView,
+    preferred: Option<abi::TRITONSERVER_MemoryType>,
+) -> Result<Option<&'s ByteView>, Error> {
+    if preferred == Some(abi::TRITONSERVER_MEMORY_GPU) || !GpuHost::is_in_use() {
+        return Ok(Some(chunk));
     }
     // SAFETY: by this function's contract.
     unsafe { source.host_copy(index) }
@@ -76,6 +98,7 @@ unsafe fn chunk_at(
 
 /// # Safety
 /// As of `TRITONBACKEND_InputBuffer`, whose arguments these are.
+#[inline]
 unsafe fn buffer_of(
     chunk: Option<&ByteView>,
     buffer: *mut *const c_void,
@@ -180,7 +203,7 @@ export! {
         memory_type_id: *mut i64,
     ) {
         let source = borrow(input)?;
-        let chunk = chunk_at(source, index, memory_type.as_ref().copied())?;
+        let chunk = chunk_at(source, index, memory_type)?;
         buffer_of(chunk, buffer, buffer_byte_size, memory_type, memory_type_id)
     }
 
@@ -196,7 +219,7 @@ export! {
         let source = borrow(input)?;
         let chunk = match policy_chunks(source, host_policy_name)? {
             Some(chunks) => usize::try_from(index).ok().and_then(|index| chunks.get(index)),
-            None => chunk_at(source, index, memory_type.as_ref().copied())?,
+            None => chunk_at(source, index, memory_type)?,
         };
         buffer_of(chunk, buffer, buffer_byte_size, memory_type, memory_type_id)
     }
@@ -211,7 +234,7 @@ export! {
         let chunk = usize::try_from(index).ok().and_then(|index| {
             Some((
                 source.input().chunks.get(index)?.as_ptr(),
-                as_handle(source.attributes().get(index)?),
+                as_handle(source.attributes(index)?),
             ))
         });
         let (address, attributes) = chunk.unwrap_or((std::ptr::null(), std::ptr::null_mut()));

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use conch_abi as abi;
 use conch_config::DataType;
 use conch_engine::flow_control::credits::{SMALL_OUTPUT_BYTES, SMALL_OUTPUT_COUNT};
+use conch_engine::gpus::{DeviceBlock, GpuHost};
 use conch_engine::shared_memory::RequestRegions;
 use conch_engine::{Code, Error, Output, RequestContext, Shape};
-use conch_memory::{Block, Budget, ByteView, Charge, MemoryKind, MemoryPlace};
+use conch_memory::{Block, Budget, ByteView, Charge, MemoryPlace, Pool};
 
 use super::facts::ModelFacts;
 use crate::boundary::{HandleTag, c_string, handles};
@@ -39,6 +40,8 @@ pub(crate) struct BackendOutput {
     budget: Option<Arc<Budget>>,
     /// The request's credits bound it while it is small.
     has_credits: bool,
+    /// Its reader takes it where it is.
+    may_stay_on_device: bool,
 }
 
 /// An output's name in C's form.
@@ -51,6 +54,8 @@ enum OutputName {
 /// Where an output's bytes are written.
 enum OutputBuffer {
     Pooled(Block),
+    /// So many bytes on a GPU.
+    Device(DeviceBlock, usize),
     Placed(Arc<PlacedBuffer>),
     /// In memory that the client shares.
     Shared(ByteView),
@@ -89,6 +94,7 @@ impl BackendOutput {
             usage: origin.features.regions.clone(),
             budget: origin.features.budget.clone(),
             has_credits: origin.features.credits.is_some() && index < SMALL_OUTPUT_COUNT,
+            may_stay_on_device: origin.features.takes_on_device(name),
         }
     }
 
@@ -122,8 +128,8 @@ impl BackendOutput {
         &self.attributes
     }
 
-    /// Gives memory for the output's bytes: the client's own if it shares some, from the pool, or
-    /// by the embedder's allocator (to which `wanted` is a wish). The backend writes them before it
+    /// Gives memory for the output's bytes: the client's own if it shares some, of a pool, or by
+    /// the embedder's allocator (to which `wanted` is a wish). The backend writes them before it
     /// sends.
     ///
     /// # Errors
@@ -138,24 +144,11 @@ impl BackendOutput {
             let message = format!("allocated buffer for output '{}' already exists", self.name);
             return Err(Error::new(Code::AlreadyExists, message));
         }
-        let refused = || {
-            Error::unavailable(format!(
-                "failed to allocate {bytes} bytes for output '{}': over the memory limit",
-                self.name
-            ))
-        };
-        let size = usize::try_from(bytes).map_err(|_| refused())?;
+        let size = usize::try_from(bytes).map_err(|_| self.over_limit(bytes))?;
         if let Some(allocator) = &self.allocator {
             let placed = allocator.place(self.c_name(), size, wanted)?;
-            let place = placed.place_of_buffer();
-            self.attributes = place.into();
-            let granted = GrantedBuffer {
-                address: placed.buffer(),
-                memory_type: place.memory_type,
-                memory_type_id: place.memory_type_id,
-            };
-            self.buffer = Some(OutputBuffer::Placed(placed));
-            return Ok(granted);
+            let (address, place) = (placed.buffer(), placed.place_of_buffer());
+            return Ok(self.grant(OutputBuffer::Placed(placed), address, place));
         }
         if let Some(usage) = &self.usage {
             let alignment = self.data_type.element_bytes().unwrap_or(1);
@@ -163,38 +156,103 @@ impl BackendOutput {
                 wanted.0 == abi::TRITONSERVER_MEMORY_GPU && wanted.1 == place.id
             };
             if let Some(view) = usage.place(&self.name, size, alignment, reaches)? {
-                let place = BufferPlace::of_view(&view);
-                self.attributes = place.into();
-                let granted = GrantedBuffer {
-                    address: view.as_ptr().cast_mut().cast(),
-                    memory_type: place.memory_type,
-                    memory_type_id: place.memory_type_id,
-                };
-                self.buffer = Some(OutputBuffer::Shared(view));
-                return Ok(granted);
+                let (address, place) = (view.as_ptr().cast_mut(), BufferPlace::of_view(&view));
+                return Ok(self.grant(OutputBuffer::Shared(view), address.cast(), place));
             }
         }
+        if wanted.0 != abi::TRITONSERVER_MEMORY_CPU
+            && let Some(granted) = self.allocate_near_gpu(size, wanted)?
+        {
+            return Ok(granted);
+        }
+        let block = self.block_of(&self.facts.pool, size)?;
+        Ok(self.grant_block(block))
+    }
+
+    /// As [`BackendOutput::allocate`] for a backend that would rather not have ordinary memory:
+    /// on its device if the reader takes it there, else pinned memory, from which outputs leave
+    /// through sockets. None on hosts without GPUs.
+    fn allocate_near_gpu(
+        &mut self,
+        size: usize,
+        (kind, id): (u32, i64),
+    ) -> Result<Option<GrantedBuffer>, Error> {
+        let wants_device = self.may_stay_on_device && kind == abi::TRITONSERVER_MEMORY_GPU;
+        if wants_device
+            && size > 0
+            && let Some(block) = GpuHost::device_block(id, self.facts.owner, size)
+        {
+            let address = std::ptr::without_provenance_mut(block.address() as usize);
+            let place = BufferPlace {
+                memory_type: kind,
+                memory_type_id: id,
+                byte_size: size as u64,
+                ..BufferPlace::default()
+            };
+            return Ok(Some(self.grant(
+                OutputBuffer::Device(block, size),
+                address,
+                place,
+            )));
+        }
+        let Some(pool) = GpuHost::output_pool() else {
+            return Ok(None);
+        };
+        let block = self.block_of(&pool, size)?;
+        Ok(Some(self.grant_block(block)))
+    }
+
+    /// A block for the output's bytes, charged.
+    fn block_of(&self, pool: &Arc<Pool>, size: usize) -> Result<Block, Error> {
+        let refused = || self.over_limit(size as u64);
         let budget = self.budget.as_ref().unwrap_or(&self.facts.budget);
         let mut charge = Charge::empty(budget);
-        if !self.has_credits || bytes > SMALL_OUTPUT_BYTES {
-            charge.cover(bytes).map_err(|_| refused())?;
+        if !self.has_credits || size as u64 > SMALL_OUTPUT_BYTES {
+            charge.cover(size as u64).map_err(|_| refused())?;
         }
         // The backend may leave gaps: no bytes of another model show through them.
-        let pool = &self.facts.pool;
         let block = pool.try_take_for(self.facts.owner, size);
         let mut block = block.map_err(|_| refused())?;
         block.set_charge(charge);
         block.advance(size);
+        Ok(block)
+    }
+
+    fn grant_block(&mut self, mut block: Block) -> GrantedBuffer {
+        let kind = block.place().kind as u32;
+        let bytes = block.len() as u64;
         self.attributes = BufferAttributes::default();
-        self.attributes.store(bytes, MemoryKind::Cpu as u32, 0);
+        self.attributes.store(bytes, kind, 0);
         let address = block.as_mut_ptr().cast();
         self.buffer = Some(OutputBuffer::Pooled(block));
-        // Whatever the backend prefers: outputs leave through sockets, so they lie in host memory.
-        Ok(GrantedBuffer {
+        GrantedBuffer {
             address,
-            memory_type: MemoryKind::Cpu as u32,
+            memory_type: kind,
             memory_type_id: 0,
-        })
+        }
+    }
+
+    fn grant(
+        &mut self,
+        buffer: OutputBuffer,
+        address: *mut c_void,
+        place: BufferPlace,
+    ) -> GrantedBuffer {
+        self.attributes = place.into();
+        self.buffer = Some(buffer);
+        GrantedBuffer {
+            address,
+            memory_type: place.memory_type,
+            memory_type_id: place.memory_type_id,
+        }
+    }
+
+    #[cold]
+    fn over_limit(&self, bytes: u64) -> Error {
+        Error::unavailable(format!(
+            "failed to allocate {bytes} bytes for output '{}': over the memory limit",
+            self.name
+        ))
     }
 
     /// The output as clients see it. What is left is only good for another output.
@@ -202,6 +260,7 @@ impl BackendOutput {
         let data = match self.buffer.take() {
             None => ByteView::empty(),
             Some(OutputBuffer::Pooled(block)) => ByteView::from(block),
+            Some(OutputBuffer::Device(block, size)) => block.freeze(size),
             Some(OutputBuffer::Placed(placed)) => PlacedBuffer::freeze(placed),
             Some(OutputBuffer::Shared(view)) => view,
         };

@@ -96,7 +96,10 @@ pub(super) async fn receive_tensors(
                 })
                 .await;
             }
-            reader = length.map(|length| MessageReader::new(&shard.pool, budget, length));
+            reader = length.map(|length| {
+                let reader = MessageReader::new(&shard.pool, budget, length);
+                reader.with_models(shard.models_on_gpus())
+            });
         }
         let Some(open) = &mut reader else {
             release(body, data.len());

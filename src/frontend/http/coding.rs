@@ -7,7 +7,7 @@ use conch_engine::Error;
 use conch_memory::{Block, Budget, ByteView, Charge};
 
 use super::answer::HttpResponse;
-use super::connection::{BodyPlacement, padding};
+use super::connection::padding;
 use crate::coding::{
     ContentCoding, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into, packed_bytes_max,
 };
@@ -109,7 +109,7 @@ pub(super) async fn inflate(
     let json_length = json_length
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0);
-    let start = padding(BodyPlacement { json_length });
+    let start = padding(json_length);
     let is_small = body.len() <= INFLATE_IN_PLACE_BYTES;
     let cost_bytes = (body.len() as u64).saturating_mul(INFLATED_PER_PACKED);
     let first_bytes = first_bytes(body.as_ref(), input_bytes_max) + start;

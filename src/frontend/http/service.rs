@@ -130,7 +130,7 @@ impl HttpService for InferenceService {
             | RequestPlan::Control { .. }
             | RequestPlan::Generate(_)
             | RequestPlan::Settings(_)
-            | RequestPlan::SharedMemory(_) => Some(BodyPlacement { json_length: 0 }),
+            | RequestPlan::SharedMemory(_) => Some(BodyPlacement::TEXT),
             RequestPlan::Infer(infer) => Some(BodyPlacement {
                 json_length: match &infer.json_length {
                     JsonLength::Known(length) => *length,
@@ -139,6 +139,7 @@ impl HttpService for InferenceService {
                         .and_then(|text| text.trim().parse().ok())
                         .unwrap_or(0),
                 },
+                is_for_gpu: infer.is_for_gpu(),
             }),
         }
     }

@@ -208,7 +208,7 @@ impl HttpService for SageMakerService {
     fn placement(&self, plan: &SageMakerPlan) -> Option<BodyPlacement> {
         match plan {
             SageMakerPlan::Inference { plan, .. } => InferenceService.placement(plan),
-            SageMakerPlan::Load { .. } => Some(BodyPlacement { json_length: 0 }),
+            SageMakerPlan::Load { .. } => Some(BodyPlacement::TEXT),
             SageMakerPlan::Unload { .. } => None,
         }
     }

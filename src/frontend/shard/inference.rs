@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_engine::gpus::GpuHost;
+use conch_engine::model::registry::Snapshot;
 use conch_engine::{
     Draft, Error, ModelVersion, RequestHandle, RequestTarget, Tenant, Timestamps, clock,
 };
@@ -37,6 +39,11 @@ impl Shard {
             .load()
             .find(name, version)
             .map(Arc::clone)
+    }
+
+    /// The models, if this host has GPUs.
+    pub(crate) fn models_on_gpus(&self) -> Option<Arc<Snapshot>> {
+        GpuHost::is_in_use().then(|| Arc::clone(self.reader.borrow_mut().load()))
     }
 
     /// Checks `draft` against the model and puts it into the model's queue. Does not block.

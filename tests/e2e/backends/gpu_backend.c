@@ -3,6 +3,7 @@
 //   memory         where the working buffer lies: cpu (default), pinned or gpu
 //   memory_device  on which GPU; the instance's own by default
 //   output         where the output is wanted: cpu or gpu (default)
+//   input          where INPUT0 must lie: cpu, pinned or gpu; else the request fails
 //   fail           oversize: asks for 2^60 bytes; bad-free: frees what was not allocated. The response is the server's error
 // Parameters of a response tell what the server gave: input_memory, input_device and input_buffers, attributes_memory and
 // attributes_device, output_memory and output_device. context_moved counts calls of the server that left another context current.
@@ -118,6 +119,7 @@ struct Instance {
   int device;
   TRITONSERVER_MemoryType memory, output;
   int64_t memory_device;
+  int expected_input;  // a TRITONSERVER_MemoryType, or -1
   enum Failing failing;
   struct TRITONBACKEND_MemoryManager* manager;
   Context context;
@@ -162,6 +164,10 @@ static Error* ReadSettings(struct Instance* self, const char* config) {
   Parameter(config, "output", "gpu", text, sizeof text);
   RETURN_IF_ERROR(Choose("output", text, memories, 3, &chosen));
   self->output = (TRITONSERVER_MemoryType)chosen;
+  static const char* const expected[] = {"cpu", "pinned", "gpu", ""};
+  Parameter(config, "input", "", text, sizeof text);
+  RETURN_IF_ERROR(Choose("input", text, expected, 4, &chosen));
+  self->expected_input = chosen < 3 ? chosen : -1;
   Parameter(config, "fail", "", text, sizeof text);
   RETURN_IF_ERROR(Choose("fail", text, failings, 3, &chosen));
   self->failing = (enum Failing)chosen;
@@ -271,6 +277,9 @@ static Error* EnqueueInput(struct Task* task) {
     Error* error = TRITONBACKEND_InputBuffer(task->input, index, &piece, &bytes, &memory, &device);
     RETURN_IF_ERROR(KeepContext(task, error));
     if (index == 0) task->input_memory = memory, task->input_device = device;
+    if (task->self->expected_input >= 0 && (int)memory != task->self->expected_input) {
+      return MakeError(TRITONSERVER_ERROR_INTERNAL, "INPUT0", "it lies in other memory than expected");
+    }
     if (bytes > task->bytes - done) return MakeError(TRITONSERVER_ERROR_INTERNAL, "INPUT0", "its buffers are longer than the input");
     if (bytes > 0) RETURN_IF_ERROR(EnqueueCopy(task, (char*)task->working + done, piece, bytes));
     done += bytes;

@@ -28,7 +28,7 @@ from waiting import until, until_equal
 
 SOURCE = pathlib.Path(__file__).with_name("gpu_backend.c")
 # Numbers of TRITONSERVER_MemoryType.
-CPU, GPU = 0, 2
+CPU, PINNED, GPU = 0, 1, 2
 MEMORIES = ("cpu", "pinned", "gpu")
 SMALL, LARGE = 64, 1 << 20
 DEVICES = (0,) if cuda.IS_REAL else (0, 1)
@@ -37,6 +37,7 @@ GROUPS = {"cpu": ("kind: KIND_CPU", 0), **{f"gpu{device}": (f"kind: KIND_GPU gpu
 POOL_BYTES = 4 << 20
 OVERSIZE = 1 << 60
 USED = "nv_pinned_memory_pool_used_bytes"
+POOL_USED = "conch_gpu_memory_pool_used_bytes"
 # The double looks at its file of faults no more often than every 50 ms.
 FAULTS_SEEN_S = 0.06
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 1, 2, 700
@@ -130,13 +131,15 @@ class GpuBackend(BackendCase):
     """Where tensors and working memory lie."""
 
     models = staticmethod(all_models)
-    flags = pools(POOL_BYTES)
+    # A quarter of it holds a large body.
+    flags = pools(2 * POOL_BYTES)
 
     def test_bodies(self):
         for model, byte_size in itertools.product((f"{name}_{memory}" for name in GROUPS for memory in MEMORIES), (0, SMALL, LARGE)):
             with self.subTest(model=model, byte_size=byte_size):
                 facts = self.facts(model, content(byte_size, model))
-                self.assertEqual((facts["input_memory"], facts["attributes_memory"], facts["output_memory"]), (CPU, CPU, CPU))
+                given = PINNED if model.startswith("gpu") and byte_size == LARGE else CPU
+                self.assertEqual((facts["input_memory"], facts["attributes_memory"], facts["output_memory"]), (given, given, PINNED))
                 self.assertEqual(facts["context_moved"], 0)
         self.assertEqual(self.pinned_bytes(), 0)
 
@@ -162,7 +165,9 @@ class GpuBackend(BackendCase):
                     given = content(byte_size, f"{name} {kind}")
                     status, head, _ = self.copy(f"{name}_{kind}", given, target=part("out", 8, byte_size))
                     self.assertEqual(status, 200, head)
-                    expected = (GPU, device) if kind != "host" and device == own else (CPU, 0)
+                    expected = (GPU, device) if device == own else (PINNED, 0)
+                    if kind == "host":
+                        expected = (CPU, 0)
                     facts = head["parameters"]
                     self.assertEqual((facts["output_memory"], facts["output_device"]), expected)
                     self.assertTrue(target.read() == b"\xee" * 8 + given + b"\xee" * 16, "the bytes and nothing beside them")
@@ -273,6 +278,81 @@ class GpuBackendEnsembles(BackendCase):
             status, _, reply = self.infer({"inputs": [tensor], "outputs": [output]}, model="through")
             self.assertEqual(status, 200, reply)
             self.assertEqual(self.target.read(), self.given)
+
+
+def between(repository):
+    """Ensembles of two steps: what the first makes lies where the second expects it."""
+    last = len(DEVICES) - 1
+    repository.model("maker", copier("kind: KIND_GPU gpus: [ 0 ]", memory="gpu"))
+    for name, group, expected in (("near", "kind: KIND_GPU gpus: [ 0 ]", "gpu"), ("far", f"kind: KIND_GPU gpus: [ {last} ]", "gpu"),
+                                  ("host", "kind: KIND_CPU", "pinned")):
+        repository.model(name, copier(group, memory="gpu", input=expected))
+        repository.model(f"to_{name}", ensemble([("maker", "INPUT0", "between"), (name, "between", "OUTPUT0")], ["OUTPUT0"]))
+    repository.model("both", ensemble([("maker", "INPUT0", "OUTPUT0"), ("near", "OUTPUT0", "OUTPUT1")], ["OUTPUT0", "OUTPUT1"]))
+    repository.model("twice", ensemble([("maker", "INPUT0", "between"), ("near", "between", "OUTPUT0"), ("far", "between", "OUTPUT1")],
+                                       ["OUTPUT0", "OUTPUT1"]))
+    repository.model("any", copier("kind: KIND_GPU gpus: [ 0 ]", memory="gpu"))
+    repository.model("to_any", ensemble([("maker", "INPUT0", "between"), ("any", "between", "OUTPUT0")], ["OUTPUT0"]))
+    repository.model("cached", copier("kind: KIND_GPU gpus: [ 0 ]", memory="gpu") + "response_cache { enable: true }\n")
+    repository.model("to_cached", ensemble([("maker", "INPUT0", "between"), ("cached", "between", "OUTPUT0")], ["OUTPUT0"]))
+    repository.model("from_cached", ensemble([("cached", "INPUT0", "between"), ("any", "between", "OUTPUT0")], ["OUTPUT0"]))
+
+
+@conch_only
+class GpuBackendBetween(BackendCase):
+    """Tensors between steps stay on the device if the model that reads them runs there."""
+
+    models = staticmethod(between)
+    flags = (*pools(POOL_BYTES), "--cache-config=local,size=16777216")
+
+    def pool_bytes(self):
+        return sum(value for name, value in self.server.metrics().items() if name.startswith(POOL_USED))
+
+    def test_it_lies_where_it_is_read(self):
+        for model, byte_size in itertools.product(("to_near", "to_far", "to_host"), (1, SMALL, LARGE)):
+            with self.subTest(model=model, byte_size=byte_size):
+                self.facts_of(model, content(byte_size, model))
+        self.assertEqual((self.pool_bytes(), self.pinned_bytes()), (0, 0))
+
+    def facts_of(self, model, given):
+        status, head, output = self.copy(model, given)
+        self.assertEqual(status, 200, head)
+        self.assertTrue(output == given)
+
+    def test_one_that_clients_want_too(self):
+        for model, byte_size in itertools.product(("both", "twice"), (SMALL, LARGE)):
+            given = content(byte_size, model)
+            body = {"inputs": [{"name": "INPUT0", "datatype": "UINT8", "shape": [byte_size],
+                                "parameters": {"binary_data_size": byte_size}}],
+                    "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in ("OUTPUT0", "OUTPUT1")]}
+            status, headers, reply = self.infer(body, given, model=model)
+            self.assertEqual(status, 200, reply[:300])
+            self.assertTrue(reply[int(headers["inference-header-content-length"]):] == given + given)
+
+    def test_caches_keep_host_memory(self):
+        for model in ("from_cached", "to_cached"):
+            for turn in range(3):
+                with self.subTest(model=model, turn=turn):
+                    self.facts_of(model, content(SMALL, model))
+        self.assertGreaterEqual(self.server.metrics()['nv_cache_num_hits_per_model{model="cached",version="1"}'], 2)
+
+    def test_a_pool_without_room_is_no_failure(self):
+        # Five outputs of a quarter of the pool at the same time.
+        given, errors = content(LARGE), []
+
+        def ask():
+            try:
+                for _ in range(10):
+                    self.facts_of("to_any", given)
+            except AssertionError as error:
+                errors.append(str(error))
+        askers = [threading.Thread(target=ask) for _ in range(6)]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        self.assertEqual(errors, [])
+        self.assertEqual((self.pool_bytes(), self.pinned_bytes()), (0, 0))
 
 
 @conch_only

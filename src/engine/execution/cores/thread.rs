@@ -112,6 +112,10 @@ impl WorkerStart {
             && let Some(gpus) = GpuHost::current()
         {
             gpus.check_load_limit(&spec.name, spec.device_id)?;
+            // Its pools are there before the first request. A backend may do without.
+            if let Err(error) = gpus.memory(i64::from(spec.device_id)) {
+                log::warning!("instance '{}': {error}", spec.name);
+            }
         }
         let created = catch_unwind(AssertUnwindSafe(|| {
             Arc::clone(&self.model).create_instance(spec.clone())

@@ -23,13 +23,18 @@ pub(crate) struct BackendInput {
     tag: HandleTag<abi::TRITONBACKEND_Input>,
     input: *const Input,
     name: *const c_char,
-    attributes: OnceLock<Box<[BufferAttributes]>>,
     /// What copies of its bytes are charged to; kept by the backend request.
     budget: NonNull<Arc<Budget>>,
-    /// Copies in host memory of buffers on GPUs, for backends that want to read there.
-    host_copies: OnceLock<Box<[OnceLock<ByteView>]>>,
     /// The embedder who gave it more than its data; kept by the backend request.
     extra: Option<NonNull<InputExtra>>,
+    buffers: OnceLock<Box<[InputBuffer]>>,
+}
+
+/// What few backends ask of a buffer.
+struct InputBuffer {
+    attributes: BufferAttributes,
+    /// Its bytes in host memory, if they lie on a GPU and the backend wants to read them there.
+    host_copy: OnceLock<ByteView>,
 }
 
 impl BackendInput {
@@ -45,10 +50,9 @@ impl BackendInput {
             tag: HandleTag::default(),
             input,
             name,
-            attributes: OnceLock::new(),
             budget: NonNull::from(budget),
-            host_copies: OnceLock::new(),
             extra: extra.map(NonNull::from),
+            buffers: OnceLock::new(),
         }
     }
 
@@ -82,13 +86,11 @@ impl BackendInput {
     /// As [`BackendInput::input`], for the duration of the call.
     pub(crate) unsafe fn host_copy(&self, index: usize) -> Result<Option<&ByteView>, Error> {
         // SAFETY: by this function's contract.
-        let chunks = unsafe { &self.input().chunks };
-        let copies = self
-            .host_copies
-            .get_or_init(|| chunks.iter().map(|_| OnceLock::new()).collect());
-        let Some((chunk, copy)) = chunks.get(index).zip(copies.get(index)) else {
+        let (chunks, buffers) = unsafe { (&self.input().chunks, self.buffers()) };
+        let Some((chunk, buffer)) = chunks.get(index).zip(buffers.get(index)) else {
             return Ok(None);
         };
+        let copy = &buffer.host_copy;
         if let Some(copy) = copy.get() {
             return Ok(Some(copy));
         }
@@ -106,19 +108,31 @@ impl BackendInput {
         Ok(Some(copy.get_or_init(|| ByteView::from(block))))
     }
 
-    /// Attributes of each buffer.
+    /// Attributes of a buffer; none past the last.
     ///
     /// # Safety
     /// As [`BackendInput::input`], for the duration of the call.
-    pub(crate) unsafe fn attributes(&self) -> &[BufferAttributes] {
+    pub(crate) unsafe fn attributes(&self, index: usize) -> Option<&BufferAttributes> {
+        if let Some(given) = self.extra().and_then(|extra| extra.attributes.as_deref()) {
+            return given.get(index);
+        }
+        // SAFETY: by this function's contract.
+        let buffer = unsafe { self.buffers() }.get(index)?;
+        Some(&buffer.attributes)
+    }
+
+    /// # Safety
+    /// As [`BackendInput::input`], for the duration of the call.
+    unsafe fn buffers(&self) -> &[InputBuffer] {
         // SAFETY: by this function's contract.
         let input = unsafe { self.input() };
-        if let Some(given) = self.extra().and_then(|extra| extra.attributes.as_deref()) {
-            return given;
-        }
-        self.attributes.get_or_init(|| {
+        self.buffers.get_or_init(|| {
             let places = input.chunks.iter().map(BufferPlace::of_view);
-            places.map(BufferAttributes::from).collect()
+            let buffers = places.map(|place| InputBuffer {
+                attributes: BufferAttributes::from(place),
+                host_copy: OnceLock::new(),
+            });
+            buffers.collect()
         })
     }
 }

@@ -191,7 +191,8 @@ impl MessageSplitter {
                         Some(coding),
                     )?),
                     None => {
-                        OpenMessage::Plain(MessageReader::new(&shard.pool, &self.budget, length))
+                        let reader = MessageReader::new(&shard.pool, &self.budget, length);
+                        OpenMessage::Plain(reader.with_models(shard.models_on_gpus()))
                     }
                 })
             }

@@ -1,6 +1,9 @@
 //! Bodies of requests, received into one block each.
 
-use conch_memory::{ALIGNMENT_BYTES, Block, ByteView, Charge, OutOfMemory, is_scarce};
+use std::ops::RangeInclusive;
+
+use conch_engine::gpus::GpuHost;
+use conch_memory::{ALIGNMENT_BYTES, Block, ByteView, Charge, MemoryKind, OutOfMemory, is_scarce};
 
 use super::send::COPIED_BYTES_MAX;
 use super::state::{
@@ -17,11 +20,25 @@ const BODY_AT_ONCE_BYTES_MAX: usize = 16 << 20;
 const BODY_FIRST_BYTES: usize = 256 << 10;
 /// One receive: bounds what arrives before it is charged, and the length of a shard turn.
 const RECEIVE_BYTES_MAX: usize = 1 << 20;
+/// Bodies that lie in pinned memory if they go to a GPU. Less is not worth it; more would take too
+/// much of what all share.
+const PINNED_BODY_BYTES: RangeInclusive<usize> = 64 << 10..=64 << 20;
+
 /// What a body is for: all that the connection must know before it receives one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyPlacement {
     /// Bytes at the start after which the alignment matters.
     pub(crate) json_length: usize,
+    /// Its tensors go to a GPU.
+    pub(crate) is_for_gpu: bool,
+}
+
+impl BodyPlacement {
+    /// Of a body that is JSON or text.
+    pub(crate) const TEXT: BodyPlacement = BodyPlacement {
+        json_length: 0,
+        is_for_gpu: false,
+    };
 }
 
 /// A received body: `bytes[start..]`, so placed that the byte behind its JSON is aligned.
@@ -69,14 +86,13 @@ impl HttpConnection {
         placement: BodyPlacement,
     ) -> Result<ReceivedBody, ConnectionEnd> {
         let length = usize::try_from(length).map_err(|_| chunked::too_large())?;
-        let start = padding(placement);
+        let start = padding(placement.json_length);
         let total = start + length;
-        let at_once = if total <= BODY_AT_ONCE_BYTES_MAX {
-            total
-        } else {
-            BODY_FIRST_BYTES
+        let mut block = match pinned_block(placement, total) {
+            Some(block) => self.start_block(start, block),
+            None if total <= BODY_AT_ONCE_BYTES_MAX => self.begin_block(start, total)?,
+            None => self.begin_block(start, BODY_FIRST_BYTES)?,
         };
-        let mut block = self.begin_block(start, at_once)?;
         let buffered = self.input.unused();
         let buffered = buffered
             .get(..length.min(buffered.len()))
@@ -114,7 +130,7 @@ impl HttpConnection {
         &mut self,
         placement: Option<BodyPlacement>,
     ) -> Result<Option<ReceivedBody>, ConnectionEnd> {
-        let start = placement.map_or(0, padding);
+        let start = placement.map_or(0, |placement| padding(placement.json_length));
         let mut block = match placement {
             Some(_) => Some(self.begin_block(start, COPIED_BYTES_MAX)?),
             None => None,
@@ -168,10 +184,14 @@ impl HttpConnection {
                 asked_bytes: capacity,
             });
         }
-        let mut block = self.shard.pool.try_take(capacity.max(start))?;
+        let block = self.shard.pool.try_take(capacity.max(start))?;
+        Ok(self.start_block(start, block))
+    }
+
+    fn start_block(&self, start: usize, mut block: Block) -> Block {
         block.extend_from_slice([0; ALIGNMENT_BYTES].get(..start).unwrap_or(&[]));
         block.set_charge(Charge::empty(&self.budget));
-        Ok(block)
+        block
     }
 
     async fn drop_length(&mut self, length: u64) -> Result<(), ConnectionEnd> {
@@ -222,9 +242,20 @@ impl HttpConnection {
     }
 }
 
+/// A block of pinned memory for all of a body that goes to a GPU, from which its tensors are copied
+/// without the CPU. None if there is no room.
+fn pinned_block(placement: BodyPlacement, total: usize) -> Option<Block> {
+    if !placement.is_for_gpu || !PINNED_BODY_BYTES.contains(&total) {
+        return None;
+    }
+    let block = GpuHost::body_pool()?.try_take(total).ok()?;
+    // Ordinary memory is to grow with what arrives.
+    (block.place().kind == MemoryKind::CpuPinned).then_some(block)
+}
+
 /// Bytes in front of the body that bring what follows its JSON onto an alignment boundary.
-pub(in crate::http) fn padding(placement: BodyPlacement) -> usize {
-    (ALIGNMENT_BYTES - placement.json_length % ALIGNMENT_BYTES) % ALIGNMENT_BYTES
+pub(in crate::http) fn padding(json_length: usize) -> usize {
+    (ALIGNMENT_BYTES - json_length % ALIGNMENT_BYTES) % ALIGNMENT_BYTES
 }
 
 /// Makes the block's charge cover what it holds.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_engine::gpus::GpuHost;
 use conch_engine::{Error, ModelVersion, Tenant};
 use conch_memory::{Budget, ByteView};
 
@@ -44,6 +45,13 @@ pub(in crate::http) enum JsonLength {
     /// The length of a chunked body, which is the default and the bound, is known at its end; that
     /// of a compressed one later still.
     Later(Option<Box<str>>),
+}
+
+impl InferCall {
+    /// Whether the tensors of the body go to a GPU as they are.
+    pub(in crate::http) fn is_for_gpu(&self) -> bool {
+        GpuHost::is_in_use() && !self.is_packed && self.model.config.uses_gpus()
+    }
 }
 
 pub(in crate::http) fn plan_infer(

@@ -9,13 +9,18 @@
 //! are charged against the budget before they are kept. A connection that declares 1 GiB and sends
 //! 1 KiB costs a few KiB.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use conch_engine::gpus::GpuHost;
+use conch_engine::model::registry::Snapshot;
 use conch_memory::{
     Block, Budget, BudgetExhausted, ByteView, Charge, OutOfMemory, Pool, try_extend, try_push,
 };
 use smallvec::SmallVec;
 
+use super::message::InferTarget;
+use crate::api;
 use crate::grpc::status::{GrpcCode, GrpcStatus, exhausted};
 use crate::grpc::wire::{self, MalformedMessage};
 use crate::shard::HeldPermit;
@@ -38,6 +43,9 @@ const FIRST_BLOCK_BYTES: usize = 512;
 /// The pool recycles blocks up to this size; larger ones start here and double, in place where
 /// there is room behind them.
 const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
+/// Tensors that lie in pinned memory if they go to a GPU. Smaller ones are not worth it; larger ones
+/// get blocks that grow, which pinned ones do not.
+const PINNED_BYTES: RangeInclusive<usize> = 64 << 10..=WHOLE_BLOCK_BYTES_MAX;
 /// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of
 /// inputs: no model has so many.
 const RAWS_MAX: usize = 16 << 10;
@@ -104,6 +112,8 @@ enum ReadPosition {
 pub(in crate::grpc) struct MessageReader {
     pool: Arc<Pool>,
     budget: Arc<Budget>,
+    /// On hosts with GPUs: which models there are, until the first large tensor has come.
+    models: Option<Arc<Snapshot>>,
     /// Bytes of the message that have not been fed yet.
     left: usize,
     place: ReadPosition,
@@ -130,6 +140,7 @@ impl MessageReader {
         MessageReader {
             pool: Arc::clone(pool),
             budget: Arc::clone(budget),
+            models: None,
             left: length,
             place: ReadPosition::FieldHeader,
             partial: SmallVec::new(),
@@ -140,6 +151,13 @@ impl MessageReader {
             small_bytes: 0,
             charge: Charge::empty(budget),
         }
+    }
+
+    /// Has large tensors for models on GPUs in pinned memory, from which they are copied without
+    /// the CPU. `models` are those of the server; none on a host without GPUs.
+    pub(in crate::grpc) fn with_models(mut self, models: Option<Arc<Snapshot>>) -> MessageReader {
+        self.models = models;
+        self
     }
 
     /// Bytes still to come.
@@ -315,12 +333,32 @@ impl MessageReader {
         } else if length == 0 {
             self.push_raw(ByteView::empty())?;
         } else {
+            if PINNED_BYTES.contains(&length)
+                && let Some(models) = self.models.take()
+            {
+                self.choose_pool(&models);
+            }
             self.place = ReadPosition::Raw {
                 block: None,
                 left: length,
             };
         }
         Ok(())
+    }
+
+    /// What comes before the tensors names the model, unless a client orders fields strangely.
+    #[cold]
+    fn choose_pool(&mut self, models: &Snapshot) {
+        let Ok(target) = InferTarget::read(&self.head) else {
+            return;
+        };
+        let version = api::parse_version(target.model_version).ok();
+        let model = version.and_then(|version| models.find(target.model_name, version).ok());
+        if model.is_some_and(|model| model.config.uses_gpus())
+            && let Some(pool) = GpuHost::body_pool()
+        {
+            self.pool = pool;
+        }
     }
 
     fn raw(&mut self, bytes: &[u8]) -> Result<usize, ReadFault> {
