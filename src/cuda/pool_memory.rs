@@ -8,9 +8,9 @@ use conch_memory::{Block, ByteView, MemoryKind, MemoryPlace};
 use crate::{CudaError, DeviceAddress, DeviceMemory, PinnedMemory, PoolBlock, Stream};
 
 impl PoolBlock<PinnedMemory> {
-    /// The first `capacity` bytes of the part as an empty block, which gives it back when dropped.
-    /// None if it has fewer.
-    pub fn into_block(self, capacity: usize) -> Option<Block> {
+    /// The first `capacity` bytes of the part as an empty block, which gives it back when dropped,
+    /// and drops `keeper` after that. None if it has fewer.
+    pub fn into_block<K: Send + Sync + 'static>(self, capacity: usize, keeper: K) -> Option<Block> {
         let address = usize::try_from(self.address()).ok()?;
         if self.len() < capacity as u64 {
             return None;
@@ -20,7 +20,7 @@ impl PoolBlock<PinnedMemory> {
         let base = NonNull::new(base)?;
         // SAFETY: the part lies in memory that the driver gave out zeroed, it is nobody else's while
         // `self` lives, and parts are aligned to 256 bytes.
-        Some(unsafe { Block::pinned(base, capacity, Box::new(self)) })
+        Some(unsafe { Block::pinned(base, capacity, Box::new((self, keeper))) })
     }
 }
 

@@ -264,13 +264,13 @@ fn parts_of_pools_hold_tensors() {
     let device = device(0);
     let pinned = PinnedMemory::allocate(&device, 1 << 16).unwrap();
     let pinned = Arc::new(PinnedPool::new(pinned));
-    let mut block = pinned.block(600).unwrap().into_block(600).unwrap();
+    let mut block = pinned.block(600).unwrap().into_block(600, ()).unwrap();
     assert_eq!(
         (block.capacity(), block.place().kind),
         (600, MemoryKind::CpuPinned)
     );
     block.extend_from_slice(b"from pinned memory");
-    assert!(pinned.block(600).unwrap().into_block(1000).is_none());
+    assert!(pinned.block(600).unwrap().into_block(1000, ()).is_none());
     let view = ByteView::from(block);
     assert_eq!(view.place().kind, MemoryKind::CpuPinned);
     assert_eq!(pinned.usage().used_bytes, 768);

@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
 
-use crate::arena::{Arena, Extent};
+use crate::arena::{Arena, Extent, ExtentPlace};
 use crate::{ALIGNMENT_BYTES, OutOfMemory};
 
 /// From this capacity on, memory comes from the [`Arena`]: zero pages cost nothing until touched.
@@ -20,13 +20,15 @@ pub(crate) struct AlignedMemory {
     origin: Origin,
 }
 
-/// Whom memory goes back to.
+/// Whom memory goes back to. As small as can be, since blocks are moved often.
 enum Origin {
     Allocator,
-    Arena(Extent),
-    /// The owner of page-locked memory, which takes it back when dropped.
-    Pinned(Box<dyn Any + Send + Sync>),
+    Arena(ExtentPlace),
+    Pinned(Box<Lender>),
 }
+
+/// The owner of page-locked memory, which takes it back when dropped.
+struct Lender(#[allow(dead_code, reason = "it is dropped")] Box<dyn Any + Send + Sync>);
 
 // SAFETY: `AlignedMemory` owns its bytes exclusively and has no thread affinity.
 unsafe impl Send for AlignedMemory {}
@@ -45,7 +47,7 @@ impl AlignedMemory {
             return Ok(AlignedMemory {
                 base: extent.base,
                 capacity,
-                origin: Origin::Arena(extent),
+                origin: Origin::Arena(extent.place()),
             });
         }
         crate::fallible(|| AlignedMemory::of_allocator(capacity)).ok_or(OutOfMemory {
@@ -77,7 +79,7 @@ impl AlignedMemory {
         AlignedMemory {
             base,
             capacity,
-            origin: Origin::Pinned(owner),
+            origin: Origin::Pinned(Box::new(Lender(owner))),
         }
     }
 
@@ -111,8 +113,10 @@ impl AlignedMemory {
     /// # Errors
     /// [`OutOfMemory`] if the system has none; nothing changes then.
     pub(crate) fn grow(&mut self, used: usize, capacity: usize) -> Result<(), OutOfMemory> {
-        if let Origin::Arena(extent) = &mut self.origin {
-            ARENA.grow(extent, used, capacity)?;
+        if let Origin::Arena(place) = &mut self.origin {
+            let mut extent = Extent::at(self.base, *place);
+            ARENA.grow(&mut extent, used, capacity)?;
+            *place = extent.place();
             self.base = extent.base;
             self.capacity = capacity;
             return Ok(());
@@ -131,12 +135,12 @@ impl AlignedMemory {
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.origin, Origin::Allocator) {
-            Origin::Arena(extent) => ARENA.free(extent),
+            Origin::Arena(place) => ARENA.free(Extent::at(self.base, place)),
             // SAFETY: allocated in `try_zeroed` with the same layout.
             Origin::Allocator => unsafe {
                 dealloc(self.base.as_ptr(), AlignedMemory::layout(self.capacity));
             },
-            Origin::Pinned(owner) => drop(owner),
+            Origin::Pinned(lender) => drop(lender),
         }
     }
 }

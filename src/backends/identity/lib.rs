@@ -2,20 +2,23 @@
 //! out clients, and, by way of delays and failures on demand, for tests of schedulers.
 //!
 //! Output *i* of the configuration repeats the input that has its name with `INPUT` for `OUTPUT`,
-//! else input *i*. Only outputs that the client wants are made. Nothing is allocated per request.
+//! else input *i*. Only outputs that the client wants are made. Nothing is allocated per request on
+//! CPUs. Instances on GPUs leave tensors on the device: see [`on_device`].
 
 #![forbid(unsafe_code)]
 
 mod activities;
 mod controls;
+mod on_device;
 mod pairing;
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use conch_backend_sdk as sdk;
-use sdk::{Batch, Error, InstanceContext, ModelConfig, ModelContext, Request};
+use sdk::{Batch, DeviceStream, Error, Input, InstanceContext, ModelConfig, ModelContext, Request};
 
 use activities::Activities;
 use controls::Controls;
@@ -52,6 +55,25 @@ pub struct Model {
     settings: Settings,
     instance_count: AtomicU64,
     input_byte_count: sdk::Counter,
+    /// Of the streams of instances on GPUs.
+    stream_priority: i32,
+}
+
+impl Model {
+    /// The output `name` and its input.
+    #[inline]
+    fn pair_of(&self, name: &CStr) -> Result<&Pair, Error> {
+        let pair = self.pairs.iter().find(|pair| *pair.output == *name);
+        pair.ok_or_else(|| Error::invalid(format!("unknown output '{}'", name.to_string_lossy())))
+    }
+
+    fn count(&self, input_byte_count: usize) -> Result<(), Error> {
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a double is what the server counts with"
+        )]
+        self.input_byte_count.add(input_byte_count as f64)
+    }
 }
 
 /// What the `parameters` of the configuration set.
@@ -100,6 +122,29 @@ impl Settings {
         })
     }
 
+    /// Attaches the parameters of a response.
+    #[inline]
+    fn set_parameters(
+        &self,
+        request: Request<'_>,
+        response: &mut sdk::Response<'_>,
+    ) -> Result<(), Error> {
+        if self.has_example_parameters {
+            response.set_text(c"param0", "an example string parameter")?;
+            response.set_integer(c"param1", 42)?;
+            response.set_boolean(c"param2", false)?;
+            response.set_double_if_known(c"param3", 123.123)?;
+        }
+        if self.echoes_parameters {
+            for index in 0..request.parameter_count()? {
+                if let (name, sdk::Parameter::Text(value)) = request.parameter(index)? {
+                    response.set_text(name, &value.to_string_lossy())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The delay of an instance's executions; instances are counted from 0 in the order of their
     /// creation.
     fn delay_of(&self, instance_index: u64) -> Duration {
@@ -131,6 +176,7 @@ impl sdk::Model for Model {
                 config.max_batch_size() > 0,
             )?,
             settings,
+            stream_priority: config.stream_priority(),
             instance_count: AtomicU64::new(0),
             input_byte_count,
         })
@@ -139,16 +185,19 @@ impl sdk::Model for Model {
 
 pub struct Instance {
     delay: Duration,
+    /// None on CPUs.
+    stream: Option<DeviceStream>,
 }
 
 impl sdk::Instance for Instance {
     type Model = Model;
 
-    fn initialize(model: &Model, _context: &InstanceContext) -> Result<Self, Error> {
+    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
         // Only a number that no other instance gets; nothing is published with it.
         let index = model.instance_count.fetch_add(1, Ordering::Relaxed);
         Ok(Instance {
             delay: model.settings.delay_of(index),
+            stream: DeviceStream::open(context, model.stream_priority)?,
         })
     }
 
@@ -169,11 +218,12 @@ impl sdk::Instance for Instance {
             thread::sleep(delay);
         }
         batch.end_compute();
+        if let Some(stream) = &mut self.stream {
+            on_device::answer_all(stream, model, batch);
+            return Ok(());
+        }
         for request in batch.requests() {
-            let reported = match model.settings.activities {
-                Some(activities) => activities.report(request),
-                None => Ok(()),
-            };
+            let reported = report_activities(model, request);
             if let Err(error) = reported.and_then(|()| answer(model, batch, request)) {
                 request.fail(error);
             }
@@ -198,18 +248,46 @@ fn answer(model: &Model, batch: &Batch<'_>, request: Request<'_>) -> Result<(), 
     }
     // The SDK ends the stream after the last one.
     for index in 0..controls.response_count {
-        if index > 0 && !controls.response_delay.is_zero() {
-            thread::sleep(controls.response_delay);
-        }
-        if request.is_cancelled()? {
-            return Err(Error::new(
-                sdk::Code::Cancelled,
-                "request has been cancelled",
-            ));
-        }
+        pause(index, &controls, request)?;
         repeat(model, request)?.send_partial()?;
     }
     Ok(())
+}
+
+/// Lets time pass before the response `index` of a decoupled request.
+///
+/// # Errors
+/// `Cancelled` if the client gave up.
+fn pause(index: u64, controls: &Controls, request: Request<'_>) -> Result<(), Error> {
+    if index > 0 && !controls.response_delay.is_zero() {
+        thread::sleep(controls.response_delay);
+    }
+    if request.is_cancelled()? {
+        return Err(Error::new(
+            sdk::Code::Cancelled,
+            "request has been cancelled",
+        ));
+    }
+    Ok(())
+}
+
+fn report_activities(model: &Model, request: Request<'_>) -> Result<(), Error> {
+    match model.settings.activities {
+        Some(activities) => activities.report(request),
+        None => Ok(()),
+    }
+}
+
+#[inline]
+fn log_input(input: &Input<'_>) {
+    sdk::verbose!(
+        "\tinput {}: datatype = {}, shape = [{}], byte_size = {}, buffer_count = {}",
+        input.name().to_string_lossy(),
+        input.data_type().name(),
+        shown(input.shape()),
+        input.byte_count(),
+        input.buffer_count()
+    );
 }
 
 /// As upstream writes a shape.
@@ -224,23 +302,10 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
     let mut input_byte_count = 0;
     for index in 0..request.output_count()? {
         let name = request.output_name(index)?;
-        let pair = model
-            .pairs
-            .iter()
-            .find(|pair| *pair.output == *name)
-            .ok_or_else(|| {
-                Error::invalid(format!("unknown output '{}'", name.to_string_lossy()))
-            })?;
+        let pair = model.pair_of(name)?;
         match request.input(&pair.input) {
             Ok(input) => {
-                sdk::verbose!(
-                    "\tinput {}: datatype = {}, shape = [{}], byte_size = {}, buffer_count = {}",
-                    input.name().to_string_lossy(),
-                    input.data_type().name(),
-                    shown(input.shape()),
-                    input.byte_count(),
-                    input.buffer_count()
-                );
+                log_input(&input);
                 let mut buffer =
                     response.output(name, input.data_type(), input.shape(), input.byte_count())?;
                 input.for_each_buffer(|piece| buffer.write(piece))?;
@@ -254,24 +319,8 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
             }
         }
     }
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a double is what the server counts with"
-    )]
-    model.input_byte_count.add(input_byte_count as f64)?;
-    if model.settings.has_example_parameters {
-        response.set_text(c"param0", "an example string parameter")?;
-        response.set_integer(c"param1", 42)?;
-        response.set_boolean(c"param2", false)?;
-        response.set_double_if_known(c"param3", 123.123)?;
-    }
-    if model.settings.echoes_parameters {
-        for index in 0..request.parameter_count()? {
-            if let (name, sdk::Parameter::Text(value)) = request.parameter(index)? {
-                response.set_text(name, &value.to_string_lossy())?;
-            }
-        }
-    }
+    model.count(input_byte_count)?;
+    model.settings.set_parameters(request, &mut response)?;
     Ok(response)
 }
 

@@ -18,7 +18,7 @@ pub struct Pair {
 /// Zeros in the shape of the configuration, with 1 for each variable dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    data_type: DataType,
+    pub data_type: DataType,
     dims: Vec<i64>,
     is_batching: bool,
 }
@@ -32,6 +32,15 @@ impl Absent {
         name: &CStr,
         request: Request<'_>,
     ) -> Result<(), Error> {
+        let (shape, byte_count) = self.size(request)?;
+        response
+            .output(name, self.data_type, &shape, byte_count)?
+            .zero_rest();
+        Ok(())
+    }
+
+    /// Its shape for a request, and its bytes.
+    pub fn size(&self, request: Request<'_>) -> Result<(Vec<i64>, usize), Error> {
         let mut shape = Vec::with_capacity(self.dims.len() + 1);
         if self.is_batching {
             let rows = request.input_at(0)?.shape().first().copied();
@@ -42,10 +51,7 @@ impl Absent {
         let byte_count = element_count(&shape)
             .and_then(|count| count.checked_mul(self.data_type.element_bytes().unwrap_or(4)))
             .ok_or_else(|| Error::internal(format!("bad shape {}", shape_text(&shape))))?;
-        response
-            .output(name, self.data_type, &shape, byte_count)?
-            .zero_rest();
-        Ok(())
+        Ok((shape, byte_count))
     }
 }
 

@@ -14,6 +14,7 @@ use std::ptr::{self, NonNull};
 use conch_abi as abi;
 
 use crate::config::{BackendConfig, ModelConfig};
+use crate::device::MemoryManager;
 use crate::{Batch, Error};
 
 /// The state that all models of a backend share.
@@ -359,6 +360,8 @@ pub struct InstanceContext {
     /// Name and settings of the host policy under which it runs: `{"<name>": {"<setting>":
     /// "<value>"}}`.
     pub host_policy: serde_json::Value,
+    /// For instances on GPUs.
+    pub(crate) memory_manager: Option<MemoryManager>,
 }
 
 impl InstanceContext {
@@ -381,14 +384,20 @@ impl InstanceContext {
                 raw,
                 &raw mut is_passive,
             ))?;
+            let kind = Kind::from_raw(kind);
+            let memory_manager = match kind {
+                Kind::Gpu => Some(MemoryManager::of(raw)?),
+                _ => None,
+            };
             Ok(InstanceContext {
                 name: owned(name),
-                kind: Kind::from_raw(kind),
+                kind,
                 device_id,
                 is_passive,
                 profiles: profiles(raw)?,
                 secondary_devices: secondary_devices(raw)?,
                 host_policy: host_policy(raw)?,
+                memory_manager,
             })
         }
     }

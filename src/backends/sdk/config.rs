@@ -133,6 +133,19 @@ impl ModelConfig {
             .unwrap_or(false)
     }
 
+    /// `optimization { priority }` as the priority of a stream: lower numbers go first, 0 is usual.
+    /// The driver takes the nearest that a device has.
+    pub fn stream_priority(&self) -> i32 {
+        // No device has more than a handful of them.
+        const FAR: i32 = 100;
+        let priority = self.json.pointer("/optimization/priority");
+        match priority.and_then(Value::as_str) {
+            Some("PRIORITY_MAX") => -FAR,
+            Some("PRIORITY_MIN") => FAR,
+            _ => 0,
+        }
+    }
+
     /// # Errors
     /// `InvalidArgument` if a tensor has no name, or a data type or dimension that no tensor can
     /// have.
@@ -472,6 +485,19 @@ mod tests {
                        "bad": {"string_value": "x"}},
         "model_transaction_policy": {"decoupled": true}, "default_model_filename": ""
     }"#;
+
+    #[test]
+    fn priorities_of_streams() {
+        for (text, expected) in [
+            ("{}", 0),
+            (r#"{"optimization": {"priority": "PRIORITY_DEFAULT"}}"#, 0),
+            (r#"{"optimization": {"priority": "PRIORITY_MAX"}}"#, -100),
+            (r#"{"optimization": {"priority": "PRIORITY_MIN"}}"#, 100),
+        ] {
+            let config = ModelConfig::parse(text.as_bytes()).unwrap();
+            assert_eq!(config.stream_priority(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn reads_a_model_configuration() {

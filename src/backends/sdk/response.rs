@@ -8,7 +8,9 @@ use std::ptr::{self, NonNull};
 use std::sync::LazyLock;
 
 use conch_abi as abi;
+use conch_memory::MemoryPlace;
 
+use crate::device::{MemoryTarget, place_of, raw_kind};
 use crate::error::c_string;
 use crate::slot::{Outcome, Slot};
 use crate::{DataType, Error, TensorBytes};
@@ -177,18 +179,7 @@ impl Outgoing {
         shape: &[i64],
         byte_count: usize,
     ) -> Result<Buffer<'_>, Error> {
-        let mut output = ptr::null_mut();
-        // SAFETY: the response is live and ours; name and shape are copied.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_ResponseOutput(
-                self.raw.as_ptr(),
-                &raw mut output,
-                name.as_ptr(),
-                data_type.to_raw(),
-                shape.as_ptr(),
-                u32::try_from(shape.len()).map_err(|_| Error::internal("too many dimensions"))?,
-            ))?;
-        }
+        let output = self.add_output(name, data_type, shape)?;
         let mut buffer: *mut c_void = ptr::null_mut();
         let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
         let mut memory_type_id = 0;
@@ -205,6 +196,61 @@ impl Outgoing {
             // lives.
             Buffer::new(buffer, byte_count, memory_type, name)
         }
+    }
+
+    /// Adds an output and memory for its `byte_count` bytes, in `preferred` or wherever the server
+    /// puts it. Otherwise as [`output`](Self::output).
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn output_in(
+        &self,
+        name: &CStr,
+        data_type: DataType,
+        shape: &[i64],
+        byte_count: usize,
+        preferred: MemoryPlace,
+    ) -> Result<MemoryTarget<'_>, Error> {
+        let output = self.add_output(name, data_type, shape)?;
+        let mut buffer: *mut c_void = ptr::null_mut();
+        let mut memory_type = raw_kind(preferred.kind);
+        let mut memory_type_id = preferred.id;
+        // SAFETY: the output belongs to the live response, the results are writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_OutputBuffer(
+                output,
+                &raw mut buffer,
+                byte_count as u64,
+                &raw mut memory_type,
+                &raw mut memory_type_id,
+            ))?;
+        }
+        let place = place_of(memory_type, memory_type_id)?;
+        // SAFETY: the buffer belongs to the response, which stays borrowed as long as the wrapper
+        // lives.
+        unsafe { MemoryTarget::new(buffer, byte_count, place, name) }
+    }
+
+    /// An output without a buffer.
+    fn add_output(
+        &self,
+        name: &CStr,
+        data_type: DataType,
+        shape: &[i64],
+    ) -> Result<*mut abi::TRITONBACKEND_Output, Error> {
+        let mut output = ptr::null_mut();
+        // SAFETY: the response is live and ours; name and shape are copied.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ResponseOutput(
+                self.raw.as_ptr(),
+                &raw mut output,
+                name.as_ptr(),
+                data_type.to_raw(),
+                shape.as_ptr(),
+                u32::try_from(shape.len()).map_err(|_| Error::internal("too many dimensions"))?,
+            ))?;
+        }
+        Ok(output)
     }
 
     /// Sends it as the last response of its request, or with more to come.

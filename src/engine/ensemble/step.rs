@@ -17,6 +17,7 @@ use crate::flow_control::decoupled_step::FlowControl;
 use crate::gpus::GpuHost;
 use crate::request::context::RequestHandle;
 use crate::request::draft::{Draft, DraftInput};
+use crate::request::features::DeviceOutputs;
 use crate::request::messages::RequestIdPrefix;
 use crate::request::timestamps::Timestamps;
 use crate::request::trace::Trace;
@@ -233,7 +234,7 @@ impl Execution {
         };
         draft.features.budget = origin.features.budget.clone();
         if GpuHost::is_in_use() {
-            draft.features.device_outputs = Some(self.device_outputs(state, step));
+            draft.features.device_outputs = Some(Box::new(self.device_outputs(state, step)));
         }
         let timestamps = Timestamps {
             request_start_ns: monotonic_ns(),
@@ -244,7 +245,7 @@ impl Execution {
     }
 
     /// Those of a step's outputs that the model of another step may read on a GPU.
-    fn device_outputs(&self, state: &ExecutionState, step: usize) -> Box<[Arc<str>]> {
+    fn device_outputs(&self, state: &ExecutionState, step: usize) -> DeviceOutputs {
         let graph = &self.ensemble.graph;
         let is_on_gpu = |step: &usize| {
             let pin = state.pins.get(*step);
@@ -252,7 +253,8 @@ impl Execution {
         };
         let outputs = graph.steps[step].outputs.iter();
         let read = outputs.filter(|(_, tensor)| graph.readers(*tensor).iter().any(is_on_gpu));
-        read.map(|(name, _)| Arc::clone(name)).collect()
+        let names = read.map(|(name, _)| Arc::clone(name)).collect();
+        DeviceOutputs { names }
     }
 
     /// The values that there are, as inputs of the step's model.

@@ -1,6 +1,7 @@
 //! Pinned host memory: a pool on each NUMA node that has a GPU in use.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_cuda::{CudaError, Device, PinnedMemory, PinnedPool, PoolUsage};
@@ -12,10 +13,10 @@ use conch_net::machine::Machine;
 /// Of a pool, one part in so many is kept in free blocks of outputs, and as much in those of
 /// bodies.
 const KEPT_SHARE: u64 = 8;
-/// Outputs lie in pinned memory while no more than one part in so many of its pool is in use:
-/// backends that allocate have the rest.
+/// Outputs have at most one part in so many of a pool; the rest is for backends that allocate, and
+/// for bodies.
 const OUTPUT_SHARE: u64 = 2;
-/// The same of bodies: clients that send slowly leave the rest to those who copy.
+/// The same of bodies. Clients that send slowly hold no more.
 const BODY_SHARE: u64 = 4;
 
 /// The pools of pinned memory. Usable from every thread.
@@ -47,20 +48,47 @@ struct BlockPools {
     bodies: Arc<Pool>,
 }
 
-/// Takes blocks of a pool of which no more than `used_bytes_max` are in use then.
-struct PinnedBlocks {
+/// Lends blocks of a pool, `lent_bytes_max` at a time.
+struct PinnedLender {
     memory: Arc<PinnedPool>,
-    used_bytes_max: u64,
+    lent_bytes: Arc<AtomicU64>,
+    lent_bytes_max: u64,
 }
 
-impl PinnedSource for PinnedBlocks {
+/// Counts a block for as long as it is lent.
+struct Loan {
+    lent_bytes: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Loan {
+    /// None if it would be too much. Relaxed: only the sum counts.
+    fn new(lender: &PinnedLender, bytes: u64) -> Option<Loan> {
+        let lent_bytes = &lender.lent_bytes;
+        let add =
+            |lent: u64| Some(lent.checked_add(bytes)?).filter(|sum| *sum <= lender.lent_bytes_max);
+        lent_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .ok()?;
+        Some(Loan {
+            lent_bytes: Arc::clone(lent_bytes),
+            bytes,
+        })
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.lent_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl PinnedSource for PinnedLender {
     fn block(&self, capacity: usize) -> Option<Block> {
-        let wanted_bytes = capacity as u64;
-        let used_bytes = self.memory.usage().used_bytes;
-        used_bytes
-            .checked_add(wanted_bytes)
-            .filter(|used_bytes| *used_bytes <= self.used_bytes_max)?;
-        self.memory.block(wanted_bytes)?.into_block(capacity)
+        let loan = Loan::new(self, capacity as u64)?;
+        self.memory
+            .block(capacity as u64)?
+            .into_block(capacity, loan)
     }
 }
 
@@ -69,17 +97,17 @@ impl BlockPools {
         let memory = Arc::new(PinnedPool::new(memory));
         let total_bytes = memory.usage().total_bytes;
         let kept_bytes = usize::try_from(total_bytes / KEPT_SHARE).unwrap_or(usize::MAX);
-        let pool = |used_bytes_max| {
-            let memory = Arc::clone(&memory);
-            let source = PinnedBlocks {
-                memory,
-                used_bytes_max,
+        let pool = |share| {
+            let source = PinnedLender {
+                memory: Arc::clone(&memory),
+                lent_bytes: Arc::default(),
+                lent_bytes_max: total_bytes / share,
             };
             Pool::of_pinned(kept_bytes, Box::new(source))
         };
         BlockPools {
-            outputs: pool(total_bytes / OUTPUT_SHARE),
-            bodies: pool(total_bytes / BODY_SHARE),
+            outputs: pool(OUTPUT_SHARE),
+            bodies: pool(BODY_SHARE),
             memory,
         }
     }

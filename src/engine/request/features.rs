@@ -28,7 +28,7 @@ pub struct RequestFeatures {
     pub budget: Option<Arc<Budget>>,
     /// Of an ensemble's step: the names of outputs that a step on a GPU reads. They stay on the
     /// device that they are made on.
-    pub(crate) device_outputs: Option<Box<[Arc<str>]>>,
+    pub(crate) device_outputs: Option<Box<DeviceOutputs>>,
     /// In front of the receiver, under preserve-ordering.
     pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
     /// The same object as the request's completion, if the model has a cache.
@@ -37,14 +37,20 @@ pub struct RequestFeatures {
     pub(crate) run: OnceLock<Weak<dyn EnsembleRun>>,
 }
 
+/// Names of outputs that may stay on a device.
+pub(crate) struct DeviceOutputs {
+    pub(crate) names: Box<[Arc<str>]>,
+}
+
 impl RequestFeatures {
     /// Whether an output's reader takes it where it is, on a GPU as well.
+    #[inline]
     pub fn takes_on_device(&self, output: &str) -> bool {
-        let Some(names) = &self.device_outputs else {
+        let Some(outputs) = &self.device_outputs else {
             return false;
         };
         // What a cache keeps lies in host memory.
-        self.deposit.is_none() && names.iter().any(|name| **name == *output)
+        self.deposit.is_none() && outputs.names.iter().any(|name| **name == *output)
     }
 }
 

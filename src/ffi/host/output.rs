@@ -165,8 +165,7 @@ impl BackendOutput {
         {
             return Ok(granted);
         }
-        let block = self.block_of(&self.facts.pool, size)?;
-        Ok(self.grant_block(block))
+        self.allocate_block(None, size)
     }
 
     /// As [`BackendOutput::allocate`] for a backend that would rather not have ordinary memory:
@@ -198,38 +197,38 @@ impl BackendOutput {
         let Some(pool) = GpuHost::output_pool() else {
             return Ok(None);
         };
-        let block = self.block_of(&pool, size)?;
-        Ok(Some(self.grant_block(block)))
+        self.allocate_block(Some(&pool), size).map(Some)
     }
 
-    /// A block for the output's bytes, charged.
-    fn block_of(&self, pool: &Arc<Pool>, size: usize) -> Result<Block, Error> {
-        let refused = || self.over_limit(size as u64);
+    /// A block of `pool`, or of the model's own, for the output's bytes, charged.
+    #[inline]
+    fn allocate_block(
+        &mut self,
+        pool: Option<&Arc<Pool>>,
+        size: usize,
+    ) -> Result<GrantedBuffer, Error> {
+        let bytes = size as u64;
         let budget = self.budget.as_ref().unwrap_or(&self.facts.budget);
         let mut charge = Charge::empty(budget);
-        if !self.has_credits || size as u64 > SMALL_OUTPUT_BYTES {
-            charge.cover(size as u64).map_err(|_| refused())?;
+        if !self.has_credits || bytes > SMALL_OUTPUT_BYTES {
+            charge.cover(bytes).map_err(|_| self.over_limit(bytes))?;
         }
         // The backend may leave gaps: no bytes of another model show through them.
+        let pool = pool.unwrap_or(&self.facts.pool);
         let block = pool.try_take_for(self.facts.owner, size);
-        let mut block = block.map_err(|_| refused())?;
+        let mut block = block.map_err(|_| self.over_limit(bytes))?;
         block.set_charge(charge);
         block.advance(size);
-        Ok(block)
-    }
-
-    fn grant_block(&mut self, mut block: Block) -> GrantedBuffer {
-        let kind = block.place().kind as u32;
-        let bytes = block.len() as u64;
+        let memory_type = block.place().kind as u32;
         self.attributes = BufferAttributes::default();
-        self.attributes.store(bytes, kind, 0);
+        self.attributes.store(bytes, memory_type, 0);
         let address = block.as_mut_ptr().cast();
         self.buffer = Some(OutputBuffer::Pooled(block));
-        GrantedBuffer {
+        Ok(GrantedBuffer {
             address,
-            memory_type: kind,
+            memory_type,
             memory_type_id: 0,
-        }
+        })
     }
 
     fn grant(

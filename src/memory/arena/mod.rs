@@ -49,7 +49,30 @@ pub(crate) struct Extent {
     chunk: u32,
 }
 
+/// Which part of which chunk an extent is; its address is kept elsewhere.
+#[derive(Clone, Copy)]
+pub(crate) struct ExtentPlace {
+    unit_count: u32,
+    chunk: u32,
+}
+
 impl Extent {
+    /// The extent that begins at `base`; made from what [`Extent::place`] returned, once.
+    pub(crate) fn at(base: NonNull<u8>, place: ExtentPlace) -> Extent {
+        Extent {
+            base,
+            unit_count: place.unit_count,
+            chunk: place.chunk,
+        }
+    }
+
+    pub(crate) fn place(&self) -> ExtentPlace {
+        ExtentPlace {
+            unit_count: self.unit_count,
+            chunk: self.chunk,
+        }
+    }
+
     /// What can be used of it.
     pub(crate) fn bytes(&self) -> usize {
         self.unit_count as usize * UNIT_BYTES

@@ -10,6 +10,7 @@ use crate::driver::{Driver, lock};
 use crate::faults;
 use crate::host::Block;
 use crate::space::Piece;
+use crate::tally;
 
 /// The delay that holds copies back until there is another.
 const HELD: u64 = u64::MAX;
@@ -47,6 +48,15 @@ enum Memory {
 type Segment = (usize, usize);
 
 impl Memory {
+    /// As the tally names it.
+    fn kind(&self) -> &'static str {
+        match self {
+            Memory::Device(_) | Memory::Forbidden => "device",
+            Memory::Pinned { .. } => "pinned",
+            Memory::Pageable(_) | Memory::Staged(_) => "pageable",
+        }
+    }
+
     fn segments(&self, len: usize) -> Result<Vec<Segment>, Code> {
         match self {
             Memory::Device(pieces) => pieces.iter().map(alias).collect(),
@@ -120,6 +130,7 @@ pub unsafe fn copy(
         other => other,
     };
     let must_wait = matches!(to, Memory::Pageable(_));
+    let kinds = (from.kind(), to.kind());
     let delay = Arc::clone(&driver.copy_us);
     stream.enqueue(Box::new(move || {
         pause(&delay);
@@ -128,6 +139,7 @@ pub unsafe fn copy(
         // SAFETY: `to` and `from` keep their memory; host memory is valid by this function's
         // contract.
         unsafe { move_bytes(&to, &from) };
+        tally::add(kinds.0, kinds.1, len);
         Ok(())
     }));
     if !must_wait {

@@ -19,6 +19,7 @@ mod ipc;
 mod load;
 mod space;
 mod stream;
+mod tally;
 mod vmm;
 mod window;
 

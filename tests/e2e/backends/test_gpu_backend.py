@@ -369,7 +369,7 @@ class GpuBackendGauge(BackendCase):
         outcome = []
         asker = threading.Thread(target=lambda: outcome.append(self.copy("pinned", content(LARGE))))
         asker.start()
-        until(self.pinned_bytes, "pinned memory in use", accept=lambda used: used == LARGE)
+        until(self.pinned_bytes, "pinned memory in use", accept=lambda used: used >= LARGE)
         asker.join()
         self.assertEqual(outcome[0][0], 200, outcome[0][1])
         self.assertEqual(self.pinned_bytes(), 0)

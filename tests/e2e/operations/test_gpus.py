@@ -168,6 +168,8 @@ class Memory(GpuCase):
 class Metrics(GpuCase):
     """What the metrics say of devices."""
 
+    # No device is in use at first.
+    models = staticmethod(lambda repository: repository.model("identity", identity()))
     flags = (FLAG, "--metrics-interval-ms=50")
     FAMILIES = ("nv_gpu_utilization", "nv_gpu_memory_total_bytes", "nv_gpu_memory_used_bytes", "nv_gpu_power_usage", "nv_gpu_power_limit",
                 "nv_energy_consumption")

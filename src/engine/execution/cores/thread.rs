@@ -114,7 +114,7 @@ impl WorkerStart {
             gpus.check_load_limit(&spec.name, spec.device_id)?;
             // Its pools are there before the first request. A backend may do without.
             if let Err(error) = gpus.memory(i64::from(spec.device_id)) {
-                log::warning!("instance '{}': {error}", spec.name);
+                conch_log::warning!("instance '{}': {error}", spec.name);
             }
         }
         let created = catch_unwind(AssertUnwindSafe(|| {

@@ -1,0 +1,25 @@
+//! Instances on GPUs: a stream of an instance's own, and the copies of its batches.
+//!
+//! A backend opens a [`DeviceStream`] for an instance of KIND_GPU, asks for inputs and outputs in
+//! the memory of its [`place`](DeviceStream::place), and takes whatever memory the server gives:
+//! [`Copies`] reach pageable and pinned host memory and the memory of every GPU. Called by the
+//! thread that executes the instance. The driver is neither looked for nor called before the first
+//! stream is opened.
+
+mod allocator;
+mod copies;
+mod gather;
+mod memory;
+mod plan;
+mod staging;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use allocator::MemoryManager;
+pub use copies::Copies;
+pub use gather::DeviceGather;
+pub use memory::{MemorySource, MemoryTarget};
+pub(crate) use memory::{place_of, raw_kind};
+
+pub use stream::DeviceStream;

@@ -1,0 +1,74 @@
+//! The stream of an instance.
+
+use std::sync::Arc;
+
+use conch_cuda::{Device, Driver, Event, Stream};
+use conch_memory::{MemoryKind, MemoryPlace};
+
+use super::allocator::DeviceAllocator;
+use super::plan::PlannedCopy;
+use super::staging::Staging;
+use crate::{Error, InstanceContext, Kind};
+
+/// A queue of work on the GPU of one instance, in the device's primary context, and what the
+/// instance's copies need: an event, and pinned memory that it keeps between batches (at most
+/// 16 MiB).
+pub struct DeviceStream {
+    pub(super) stream: Stream,
+    pub(super) event: Event,
+    pub(super) staging: Staging,
+    pub(super) allocator: DeviceAllocator,
+    /// Kept between batches, so that a steady load allocates nothing here.
+    pub(super) planned: Vec<PlannedCopy>,
+}
+
+impl DeviceStream {
+    /// Opens the stream of an instance; none if it is not of KIND_GPU, for which the driver is left
+    /// alone. `priority` is [`ModelConfig::stream_priority`](crate::ModelConfig::stream_priority).
+    /// Blocks for some 100 ms if it is the first to use the device.
+    ///
+    /// # Errors
+    /// `Unavailable` without a driver; `InvalidArgument` if it has no such device; `Internal` for
+    /// what else it refuses.
+    pub fn open(context: &InstanceContext, priority: i32) -> Result<Option<DeviceStream>, Error> {
+        if context.kind != Kind::Gpu {
+            return Ok(None);
+        }
+        let manager = context
+            .memory_manager
+            .ok_or_else(|| Error::internal("server gave no memory manager"))?;
+        let id = context.device_id;
+        let refused = |error: &dyn std::fmt::Display| Error::internal(format!("GPU {id}: {error}"));
+        let driver = Driver::load().map_err(|absent| Error::unavailable(absent.to_string()))?;
+        let devices = driver.devices().map_err(|error| refused(&error))?;
+        let properties = devices
+            .into_iter()
+            .find(|device| device.ordinal == id)
+            .ok_or_else(|| Error::invalid(format!("there is no GPU {id}")))?;
+        let device = driver.open(properties).map_err(|error| refused(&error))?;
+        let stream = DeviceStream::on(&device, priority, Arc::new(manager));
+        stream.map(Some).map_err(|error| refused(&error))
+    }
+
+    pub(super) fn on(
+        device: &Arc<Device>,
+        priority: i32,
+        allocator: DeviceAllocator,
+    ) -> Result<DeviceStream, conch_cuda::CudaError> {
+        Ok(DeviceStream {
+            stream: Stream::new(device, priority)?,
+            event: Event::new(device)?,
+            staging: Staging::new(Arc::clone(&allocator)),
+            allocator,
+            planned: Vec::new(),
+        })
+    }
+
+    /// The memory that the instance computes in.
+    pub fn place(&self) -> MemoryPlace {
+        MemoryPlace {
+            kind: MemoryKind::Gpu,
+            id: i64::from(self.stream.device().ordinal()),
+        }
+    }
+}
