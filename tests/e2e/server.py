@@ -27,6 +27,9 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PROFILE = os.environ.get("CONCH_PROFILE", "ci")
 BACKENDS = ("identity", "onnxruntime", "probe", "faulty", "repeat", "square")
 
+# Within which the end of a server's output follows the end of its process, unless a process of its own holds the pipes.
+END_OF_OUTPUT_S = 5
+
 STARTED = {
     "http": re.compile(r"Started HTTPService at ([0-9.]+):(\d+)"),
     "grpc": re.compile(r"Started GRPCInferenceService at ([0-9.]+):(\d+)"),
@@ -321,9 +324,46 @@ class Server:
             code = self.process.wait(within)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the server did not end within {within} s\n{self.threads()}\n{self.output[-4000:]}") from None
-        for reader in self._readers:
-            reader.join(5)
+        left = self._finish_reading()
+        if left and self.kind == "conch":
+            raise AssertionError(f"the server ended with code {code} and left processes, which were killed: {'; '.join(left)}")
         return code
+
+    def _heirs(self):
+        """{pid: command} of processes that can still write to the server's output: it started them, whoever is their parent now."""
+        streams = [stream for stream in (self.process.stdout, self.process.stderr) if not stream.closed]
+        pipes = {f"pipe:[{os.fstat(stream.fileno()).st_ino}]" for stream in streams}
+        found = {}
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            files = []
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                files = list((entry / "fd").iterdir())
+            for file in files:
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    if os.readlink(file) in pipes and int(entry.name) != os.getpid():
+                        flags = re.search(r"^flags:\s*(\d+)", (entry / "fdinfo" / file.name).read_text(), re.MULTILINE)
+                        if int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                            found[int(entry.name)] = command.decode(errors="replace").strip()
+        return found
+
+    def _finish_reading(self):
+        """Reads what the ended server has printed, to its end. Processes that it left behind may hold the pipes open: after a bound
+        they are killed. Returns which there were."""
+        self.read_on()
+        deadline = time.monotonic() + END_OF_OUTPUT_S
+        for reader in self._readers:
+            reader.join(max(0, deadline - time.monotonic()))
+        if not any(reader.is_alive() for reader in self._readers):
+            return []
+        left = self._heirs()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for reader in self._readers:
+            reader.join(END_OF_OUTPUT_S)
+        print(f"the server left processes that held its output; they were killed: {left or 'none was found'}", flush=True)
+        return [f"{pid} {command}" for pid, command in left.items()]
 
     def kill(self):
         """Ends the server at once, whatever state it is in."""
@@ -331,10 +371,11 @@ class Server:
         if self.is_alive():
             self.process.kill()
         self.process.wait()
-        for reader in self._readers:
-            reader.join(5)
-        for stream in (self.process.stdout, self.process.stderr):
-            stream.close()
+        self._finish_reading()
+        for reader, stream in zip(self._readers, (self.process.stdout, self.process.stderr)):
+            # Closing a pipe waits for who reads it, without bound; such a reader is left to the end of this process.
+            if not reader.is_alive():
+                stream.close()
 
     def __enter__(self):
         return self

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use conch_engine::ModelVersion;
-use conch_engine::model::stats::{FailureReason, Totals};
+use conch_engine::gpus::GpuHost;
+use conch_engine::model::stats::{DeviceTotals, FailureReason, Totals};
 
 use super::text::{push_head, push_sample};
 
-/// One family with a sample per model version.
+/// One family with a sample per model version, and one more for each GPU that it has an instance
+/// on.
 struct PerModel {
     name: &'static str,
     help: &'static str,
     kind: &'static str,
-    value: fn(&Totals) -> u64,
+    value: fn(&DeviceTotals) -> u64,
 }
 
 const COUNTS: &[PerModel] = &[
@@ -95,17 +97,23 @@ const CACHE: &[PerModel] = &[
     },
 ];
 
-const PENDING: PerModel = PerModel {
-    name: "nv_inference_pending_request_count",
-    help: "Instantaneous number of pending requests awaiting execution per-model.",
-    kind: "gauge",
-    value: |totals| totals.pending_count,
-};
-
 /// Renders all families of `models`, which come sorted. Each model's numbers are read once, so its
-/// families agree.
-pub(super) fn render(text: &mut String, models: &[&Arc<ModelVersion>], with_durations: bool) {
-    let rows: Vec<ModelRow> = models.iter().map(|model| ModelRow::of(model)).collect();
+/// families agree. `gpus` knows the names of devices.
+pub(super) fn render(
+    text: &mut String,
+    models: &[&Arc<ModelVersion>],
+    gpus: &GpuHost,
+    with_durations: bool,
+) {
+    let uuid_of = |device_id| {
+        let known = gpus.gpus().iter();
+        let mut known = known.filter(|gpu| gpu.properties.ordinal == device_id);
+        Some(known.next()?.properties.uuid.clone())
+    };
+    let rows: Vec<ModelRow> = models
+        .iter()
+        .map(|model| ModelRow::of(model, uuid_of))
+        .collect();
     render_rows(text, &rows, with_durations);
 }
 
@@ -120,12 +128,9 @@ fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
         "counter",
     );
     for row in rows {
-        row.push(
-            text,
-            "nv_inference_request_success",
-            None,
-            row.totals.inference.success.count as f64,
-        );
+        row.push_counts(text, "nv_inference_request_success", |counts| {
+            counts.inference.success.count
+        });
     }
     push_head(
         text,
@@ -133,28 +138,40 @@ fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
         "Number of failed inference requests, all batch sizes",
         "counter",
     );
+    let failures = "nv_inference_request_failure";
     for row in rows {
-        for (reason, count) in FailureReason::ALL.iter().zip(row.totals.failures) {
-            row.push(
-                text,
-                "nv_inference_request_failure",
-                Some(reason.name()),
-                count as f64,
-            );
+        for (gpu, counts) in &row.counts {
+            for (reason, count) in FailureReason::ALL.iter().zip(counts.failures) {
+                let reason = Some(reason.name());
+                row.push(text, failures, gpu.as_deref(), reason, count as f64);
+            }
         }
     }
     let durations = if with_durations { DURATIONS } else { &[] };
-    for family in COUNTS.iter().chain(durations).chain([&PENDING]) {
+    for family in COUNTS.iter().chain(durations) {
         push_head(text, family.name, family.help, family.kind);
         for row in rows {
-            row.push(text, family.name, None, (family.value)(&row.totals) as f64);
+            row.push_counts(text, family.name, family.value);
         }
+    }
+    push_head(
+        text,
+        "nv_inference_pending_request_count",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        "gauge",
+    );
+    for row in rows {
+        row.push_whole(
+            text,
+            "nv_inference_pending_request_count",
+            row.pending_count as f64,
+        );
     }
     if with_durations && rows.iter().any(|row| row.is_cached) {
         for family in CACHE {
             push_head(text, family.name, family.help, family.kind);
             for row in rows.iter().filter(|row| row.is_cached) {
-                row.push(text, family.name, None, (family.value)(&row.totals) as f64);
+                row.push_counts(text, family.name, family.value);
             }
         }
     }
@@ -165,26 +182,29 @@ fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
         "gauge",
     );
     for row in rows {
-        row.push(text, "nv_model_load_duration_secs", None, row.load_seconds);
+        row.push_whole(text, "nv_model_load_duration_secs", row.load_seconds);
     }
 }
 
 /// One model version's labels and numbers.
 struct ModelRow {
-    /// Sorted by name, as the upstream serializer does: `_tag` labels, `model`, then `namespace`,
-    /// `reason`, `version`.
+    /// Sorted by name, as the upstream serializer does: `_tag` labels, `gpu_uuid`, `model`, then
+    /// `namespace`, `reason`, `version`.
     tags: Vec<(String, String)>,
     model: Arc<str>,
     /// Empty unless models have namespaces.
     namespace: Arc<str>,
     version: String,
-    totals: Totals,
+    /// What no device's instance reported, then by device what its instances did: the UUID and the
+    /// counts.
+    counts: Vec<(Option<String>, DeviceTotals)>,
+    pending_count: u64,
     load_seconds: f64,
     is_cached: bool,
 }
 
 impl ModelRow {
-    fn of(model: &ModelVersion) -> ModelRow {
+    fn of(model: &ModelVersion, uuid_of: impl Fn(i32) -> Option<String>) -> ModelRow {
         let mut tags: Vec<(String, String)> = model
             .config
             .message
@@ -193,23 +213,47 @@ impl ModelRow {
             .map(|(tag, value)| (format!("_{}", label_name(tag)), value.clone()))
             .collect();
         tags.sort();
+        let totals = model.metric_totals();
         ModelRow {
             tags,
             model: Arc::clone(&model.name),
             namespace: Arc::clone(&model.namespace),
             version: model.version.to_string(),
-            totals: model.metric_totals(),
+            pending_count: totals.pending_count,
+            counts: counts_of(totals, uuid_of),
             load_seconds: model.load_duration().as_secs_f64(),
             is_cached: model.config.has_response_cache,
         }
     }
 
-    fn push(&self, text: &mut String, name: &str, reason: Option<&str>, value: f64) {
+    fn push_counts(&self, text: &mut String, name: &str, value: fn(&DeviceTotals) -> u64) {
+        for (gpu, counts) in &self.counts {
+            self.push(text, name, gpu.as_deref(), None, value(counts) as f64);
+        }
+    }
+
+    /// What the model has as a whole; upstream shows it as 0 beside a device.
+    fn push_whole(&self, text: &mut String, name: &str, value: f64) {
+        for (gpu, _) in &self.counts {
+            let value = if gpu.is_none() { value } else { 0.0 };
+            self.push(text, name, gpu.as_deref(), None, value);
+        }
+    }
+
+    fn push(
+        &self,
+        text: &mut String,
+        name: &str,
+        gpu: Option<&str>,
+        reason: Option<&str>,
+        value: f64,
+    ) {
         let mut labels: Vec<(&str, &str)> = self
             .tags
             .iter()
             .map(|(tag, value)| (tag.as_str(), value.as_str()))
             .collect();
+        labels.extend(gpu.map(|uuid| ("gpu_uuid", uuid)));
         labels.push(("model", &self.model));
         if !self.namespace.is_empty() {
             labels.push(("namespace", &self.namespace));
@@ -218,6 +262,20 @@ impl ModelRow {
         labels.push(("version", &self.version));
         push_sample(text, name, &labels, value);
     }
+}
+
+/// A device without a name counts as none.
+fn counts_of(
+    mut totals: Totals,
+    uuid_of: impl Fn(i32) -> Option<String>,
+) -> Vec<(Option<String>, DeviceTotals)> {
+    totals
+        .devices
+        .retain(|device_id, _| uuid_of(*device_id).is_some());
+    let mut counts = vec![(None, totals.without_devices())];
+    let devices = totals.devices.iter();
+    counts.extend(devices.map(|(device_id, figures)| (uuid_of(*device_id), *figures)));
+    counts
 }
 
 /// A tag's characters that a label may not have become `_`: a hostile configuration must not break
@@ -261,7 +319,8 @@ mod tests {
             model: "m\"".into(),
             namespace: "/r".into(),
             version: "3".into(),
-            totals,
+            pending_count: totals.pending_count,
+            counts: counts_of(totals, no_gpu),
             load_seconds: 0.25,
             is_cached: false,
         };
@@ -312,6 +371,69 @@ mod tests {
         }
     }
 
+    fn no_gpu(_: i32) -> Option<String> {
+        None
+    }
+
+    #[test]
+    fn what_instances_on_gpus_report_has_their_devices_label() {
+        let counts = |success, rejected| {
+            let mut counts = DeviceTotals {
+                failures: [rejected, 0, 0, 0],
+                ..DeviceTotals::default()
+            };
+            counts.inference.success.count = success;
+            counts
+        };
+        let mut totals = Totals {
+            pending_count: 4,
+            failures: [9, 0, 0, 0],
+            devices: [(0, counts(3, 0)), (1, counts(2, 1)), (7, counts(1, 0))].into(),
+            ..Totals::default()
+        };
+        totals.inference.success.count = 10;
+        let row = ModelRow {
+            tags: vec![("_a".into(), "x".into())],
+            model: "m".into(),
+            namespace: "".into(),
+            version: "1".into(),
+            pending_count: totals.pending_count,
+            // Device 7 has no name: what it reported is not lost.
+            counts: counts_of(totals, |device| {
+                (device < 2).then(|| format!("GPU-{device}"))
+            }),
+            load_seconds: 0.5,
+            is_cached: false,
+        };
+        let mut text = String::new();
+        render_rows(&mut text, &[row], true);
+        let of = |name: &str, reason: &str| -> Vec<&str> {
+            let samples = text.lines().filter(|line| line.starts_with(name));
+            samples.filter(|line| line.contains(reason)).collect()
+        };
+        assert_eq!(
+            of("nv_inference_request_success{", ""),
+            [
+                r#"nv_inference_request_success{_a="x",model="m",version="1"} 5"#,
+                r#"nv_inference_request_success{_a="x",gpu_uuid="GPU-0",model="m",version="1"} 3"#,
+                r#"nv_inference_request_success{_a="x",gpu_uuid="GPU-1",model="m",version="1"} 2"#,
+            ]
+        );
+        let rejected: Vec<&str> = of("nv_inference_request_failure{", "REJECTED")
+            .iter()
+            .filter_map(|line| line.rsplit(' ').next())
+            .collect();
+        assert_eq!(rejected, ["8", "0", "1"]);
+        assert_eq!(
+            of("nv_inference_pending_request_count{", "GPU-1"),
+            [concat!(
+                r#"nv_inference_pending_request_count{_a="x",gpu_uuid="GPU-1","#,
+                r#"model="m",version="1"} 0"#
+            )]
+        );
+        assert_eq!(of("nv_inference_request_failure{", "").len(), 12);
+    }
+
     #[test]
     fn switched_off_and_empty_families_print_nothing() {
         let mut text = String::new();
@@ -322,7 +444,8 @@ mod tests {
             model: "m".into(),
             namespace: "".into(),
             version: "1".into(),
-            totals: Totals::default(),
+            pending_count: 0,
+            counts: counts_of(Totals::default(), no_gpu),
             load_seconds: 0.0,
             is_cached: true,
         };
@@ -344,7 +467,8 @@ mod tests {
                 model: model.into(),
                 namespace: "".into(),
                 version: "1".into(),
-                totals,
+                pending_count: 0,
+                counts: counts_of(totals, no_gpu),
                 load_seconds: 0.0,
                 is_cached,
             }

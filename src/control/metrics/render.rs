@@ -30,7 +30,7 @@ pub(crate) fn render(sources: &MetricSources<'_>) -> String {
     }
     let mut text = String::with_capacity(8 << 10);
     let models = sources.snapshot.ready_models();
-    model::render(&mut text, &models, options.counter_latencies);
+    model::render(&mut text, &models, sources.gpus, options.counter_latencies);
     if let Some(cache) = sources.cache {
         for gauge in cache.cache().gauges() {
             push_head(&mut text, gauge.name, gauge.help, "gauge");

@@ -104,7 +104,7 @@ impl Instance for EchoInstance {
             let span = ExecutionSpan::default();
             model
                 .statistics
-                .report_request(outcome.is_ok(), &live.timestamps, 1, &span);
+                .report_request(None, outcome.is_ok(), &live.timestamps, 1, &span);
             drop(live);
             pending.push(origin.shared(), Some(outcome), true);
         }

@@ -143,8 +143,8 @@ impl Execution {
                 exec_end_ns: after(started_ns, &[input_ns, infer_ns, output_ns]),
             };
             let count = u64::from(live.batch_count());
-            statistics.report_request(true, &live.timestamps, count, &span);
-            statistics.report_batch(count, &span);
+            statistics.report_request(None, true, &live.timestamps, count, &span);
+            statistics.report_batch(None, count, &span);
         }
         let id = &self.handle.shared().id;
         request_log::log_change(id, RequestState::Executing, RequestState::Released);

@@ -89,12 +89,18 @@ impl Request {
         self.batch_size.max(1)
     }
 
-    /// Counts its execution by `model`, and in the figures of the ensemble that it is a step of.
-    pub fn report_execution(&self, model: &ModelVersion, is_success: bool, span: &ExecutionSpan) {
+    /// Counts its execution by `model`, on that device if it is a GPU, and in the figures of the
+    /// ensemble that it is a step of.
+    pub fn report_execution(
+        &self,
+        model: &ModelVersion,
+        device_id: Option<i32>,
+        is_success: bool,
+        span: &ExecutionSpan,
+    ) {
         let count = u64::from(self.batch_count());
-        model
-            .statistics
-            .report_request(is_success, &self.timestamps, count, span);
+        let statistics = &model.statistics;
+        statistics.report_request(device_id, is_success, &self.timestamps, count, span);
         if let Some(step) = self.step.as_ref().filter(|_| is_success) {
             step.add_span(span);
         }

@@ -14,6 +14,7 @@ use conch_config::DataType;
 use conch_memory::ByteView;
 
 use crate::clock::monotonic_ns;
+use crate::gpus::GpuHost;
 use crate::tensor::Input;
 
 /// A station of a request, numbered as in Triton's C API.
@@ -93,68 +94,78 @@ impl Trace {
     }
 
     /// Shows inputs; those in several pieces are put together for it, on the host.
+    ///
+    /// Those on a GPU are copied to the host, which blocks. A shard shows inputs that are queued
+    /// and must not wait for a device, so they are shown at that station when the backend gets
+    /// them, on its core: a client leaves them alone until it has its answer.
     pub fn show_inputs(&self, activity: TraceActivity, inputs: &[Input]) {
         if !self.sink.wants_tensors() {
             return;
         }
         for input in inputs {
-            let whole;
-            let data = match input.chunks.as_slice() {
-                [] => continue,
-                // A shard may be here, and must not wait for a device.
-                [only] if !only.place().is_host() => continue,
-                // Shown as it is now; what the backend finds there may be different.
-                [only] if only.is_shared() => {
-                    // Without memory for it a tensor is not shown.
-                    let Ok(copy) = only.try_to_private() else {
-                        continue;
-                    };
-                    whole = copy;
-                    &whole
-                }
-                [only] => only,
-                chunks if chunks.iter().all(|chunk| chunk.place().is_host()) => {
-                    let Ok(joined) = ByteView::try_join(chunks) else {
-                        continue;
-                    };
-                    whole = joined;
-                    &whole
-                }
-                _ => continue,
+            let is_host = input.chunks.iter().all(|chunk| chunk.place().is_host());
+            let activities: &[TraceActivity] = match activity {
+                _ if is_host => &[activity],
+                TraceActivity::TensorBackendInput => &[TraceActivity::TensorQueueInput, activity],
+                _ => &[],
             };
-            self.sink.showed(
-                activity,
-                &TracedTensor {
-                    name: &input.name,
-                    data_type: input.data_type,
-                    shape: &input.shape,
-                    data,
-                },
-            );
+            // Without memory for it, or when the device fails, a tensor is not shown.
+            if activities.is_empty() || input.chunks.is_empty() {
+                continue;
+            }
+            let Some(data) = whole(&input.chunks) else {
+                continue;
+            };
+            for activity in activities {
+                self.show(*activity, &input.name, input.data_type, &input.shape, &data);
+            }
         }
     }
 
+    /// Shows outputs, on a thread that may wait for the copy of those on a GPU.
     pub fn show_outputs(&self, activity: TraceActivity, outputs: &[crate::Output]) {
         if !self.sink.wants_tensors() {
             return;
         }
-        for output in outputs
-            .iter()
-            .filter(|output| output.data.place().is_host())
-        {
-            let Ok(data) = output.data.try_to_private() else {
-                continue;
-            };
-            self.sink.showed(
-                activity,
-                &TracedTensor {
-                    name: &output.name,
-                    data_type: output.data_type,
-                    shape: &output.shape,
-                    data: &data,
-                },
-            );
+        for output in outputs {
+            if let Ok(data) = GpuHost::to_private(&output.data) {
+                self.show(
+                    activity,
+                    &output.name,
+                    output.data_type,
+                    &output.shape,
+                    &data,
+                );
+            }
         }
+    }
+
+    fn show(
+        &self,
+        activity: TraceActivity,
+        name: &str,
+        data_type: DataType,
+        shape: &[i64],
+        data: &ByteView,
+    ) {
+        let tensor = TracedTensor {
+            name,
+            data_type,
+            shape,
+            data,
+        };
+        self.sink.showed(activity, &tensor);
+    }
+}
+
+/// The pieces of an input in one, in memory that no client changes: what the backend finds in
+/// shared memory may be different.
+fn whole(chunks: &[ByteView]) -> Option<ByteView> {
+    let copies = chunks.iter().map(GpuHost::to_private);
+    let chunks: Vec<ByteView> = copies.collect::<Result<_, _>>().ok()?;
+    match chunks.as_slice() {
+        [only] => Some(only.clone()),
+        chunks => ByteView::try_join(chunks).ok(),
     }
 }
 

@@ -99,7 +99,7 @@ export! {
         compute_end_ns: u64,
         exec_end_ns: u64,
     ) {
-        borrow(instance)?;
+        let device_id = borrow(instance)?.gpu();
         let request = borrow(request)?;
         let executed = request.request()?;
         if executed.is_null {
@@ -112,7 +112,7 @@ export! {
             compute_end_ns,
             exec_end_ns,
         };
-        executed.report_execution(&request.origin()?.model, success, &span);
+        executed.report_execution(&request.origin()?.model, device_id, success, &span);
         if let Some(trace) = request.trace() {
             trace.reach(TraceActivity::ComputeStart, exec_start_ns);
             trace.reach(TraceActivity::ComputeInputEnd, compute_start_ns);
@@ -137,8 +137,9 @@ export! {
             compute_end_ns,
             exec_end_ns,
         };
-        if let Some(version) = borrow(instance)?.model().registered() {
-            version.statistics.report_batch(batch_size, &span);
+        let instance = borrow(instance)?;
+        if let Some(version) = instance.model().registered() {
+            version.statistics.report_batch(instance.gpu(), batch_size, &span);
         }
         Ok(())
     }

@@ -76,6 +76,11 @@ impl LoadedInstance {
         self.number
     }
 
+    /// The ordinal of its device, if that is a GPU.
+    pub(crate) fn gpu(&self) -> Option<i32> {
+        (self.spec.kind == InstanceKind::Gpu).then_some(self.spec.device_id)
+    }
+
     /// The number of its kind in the C API, whose order is not the configuration's.
     pub(crate) fn kind(&self) -> u32 {
         match self.spec.kind {

@@ -5,10 +5,12 @@ Runs against the double of the driver in src/testkit/cuda, or against the machin
 import base64
 import json
 import os
+import pathlib
 import re
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -197,6 +199,66 @@ class Metrics(GpuCase):
                 self.assertEqual([family for family in families(server) if "gpu" in family], [])
 
 
+@conch_only
+class ModelMetrics(GpuCase):
+    """Which of a model's figures have the label of a device: what its instances on GPUs report."""
+
+    FAMILIES = ("nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count", "nv_inference_request_duration_us",
+                "nv_inference_queue_duration_us", "nv_inference_compute_input_duration_us", "nv_inference_compute_infer_duration_us",
+                "nv_inference_compute_output_duration_us", "nv_inference_pending_request_count", "nv_model_load_duration_secs")
+
+    @staticmethod
+    def models(repository):
+        config = identity([("INPUT0", "FP32", (-1,))], batch=8)
+        repository.model("cpu", config)
+        repository.model("gpu", on("count: 2 kind: KIND_GPU", config.replace("count: 1 kind", "kind")))
+        repository.model("first", on("kind: KIND_GPU gpus: [ 0 ]", config))
+        repository.model("both", on("kind: KIND_GPU }, { count: 1 kind: KIND_CPU", config))
+
+    def rows(self, family, model):
+        """The values of a family by its label `gpu_uuid`; None is the row without one."""
+        found = {}
+        for name, value in self.server.metrics().items():
+            if name.startswith(family + "{") and f'model="{model}"' in name and 'reason="' not in name:
+                labels = dict(re.findall(r'(\w+)="([^"]*)"', name))
+                self.assertEqual(list(labels), sorted(labels), "labels are sorted")
+                found[labels.get("gpu_uuid")] = value
+        return found
+
+    def uuids(self):
+        return {labels.split('"')[1] for labels in families(self.server)["nv_gpu_utilization"]}
+
+    def test_rows(self):
+        for model, devices in (("cpu", set()), ("gpu", self.uuids()), ("both", self.uuids())):
+            for family in self.FAMILIES:
+                self.assertEqual(self.rows(family, model).keys(), {None, *devices}, (model, family))
+        self.assertEqual(len(self.rows("nv_inference_request_success", "first")), 2, "no row of a GPU without an instance")
+
+    def test_failures_have_all_reasons(self):
+        rows = [name for name in self.server.metrics() if name.startswith("nv_inference_request_failure{") and 'model="gpu"' in name]
+        self.assertEqual(len(rows), 4 * (1 + len(self.uuids())), rows)
+        for name in rows:
+            labels = re.findall(r'(\w+)="', name)
+            self.assertEqual(labels, sorted(labels))
+
+    def test_counts(self):
+        count = 12
+        for model in ("cpu", "gpu", "first", "both"):
+            before = self.rows("nv_inference_request_success", model)
+            for _ in range(count):
+                self.assert_serves(model)
+            for family in ("nv_inference_request_success", "nv_inference_count"):
+                rows = self.rows(family, model)
+                self.assertEqual(sum(rows.values()), sum(before.values()) + count, (model, family, rows))
+                if model in ("gpu", "first"):
+                    self.assertEqual(rows[None], 0, (model, family, rows))
+            self.assertEqual(self.server.statistics(model)["inference_stats"]["success"]["count"], sum(before.values()) + count)
+        self.assertGreater(self.rows("nv_model_load_duration_secs", "gpu")[None], 0)
+
+    def test_what_no_instance_reports_has_no_device(self):
+        self.assertEqual(self.rows("nv_inference_pending_request_count", "gpu"), {None: 0, **dict.fromkeys(self.uuids(), 0)})
+
+
 def families(server):
     """family -> labels -> value, of the families that have a device each."""
     found = {}
@@ -205,6 +267,37 @@ def families(server):
         if row:
             found.setdefault(row[1], {})[row[2]] = float(row[3])
     return found
+
+
+@conch_only
+class Traces(GpuCase):
+    """Tensors on a GPU in traces: they are copied to the host."""
+
+    def test_tensors_on_a_gpu_are_shown(self):
+        text = "1.5,-2,3.25,4"
+        for model, target_device in (("identity", 0), ("gpu", 0), ("gpu", 0 if cuda.IS_REAL else 1)):
+            with self.subTest(model=model, target=target_device), tempfile.TemporaryDirectory() as directory:
+                file = pathlib.Path(directory) / "trace.json"
+                with Repository() as repository:
+                    models(repository)
+                    flags = (FLAG, f"--trace-config=triton,file={file}", "--trace-config=rate=1", "--trace-config=level=TENSORS")
+                    with servers.Server(repository.path, *flags, environment=cuda.environment(**self.settings)) as server:
+                        source, target = self.array(16, BYTES), self.array(16, device=target_device)
+                        for name, array in (("in", source), ("out", target)):
+                            body = {"raw_handle": {"b64": base64.b64encode(array.handle()).decode()}, "byte_size": 16,
+                                    "device_id": array.device}
+                            self.assertEqual(server.post_json(path("register", name, "cuda"), body), (200, b""))
+                        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "parameters": part("in")}],
+                                "outputs": [{"name": "OUTPUT0", "parameters": part("out")}]}
+                        status, reply = server.post_json(f"/v2/models/{model}/infer", body)
+                        self.assertEqual(status, 200, reply)
+                        # The trace shows what was there then, not what a client writes later.
+                        source.write(bytes(16))
+                        target.write(bytes(16))
+                shown = [(entry["activity"], entry["tensor"]["name"], entry["tensor"]["data"])
+                         for entry in json.loads(file.read_text()) if "tensor" in entry]
+                self.assertEqual(shown, [("TENSOR_QUEUE_INPUT", "INPUT0", text), ("TENSOR_BACKEND_INPUT", "INPUT0", text),
+                                         ("TENSOR_BACKEND_OUTPUT", "OUTPUT0", text)])
 
 
 @conch_only

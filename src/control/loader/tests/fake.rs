@@ -243,11 +243,11 @@ impl Instance for FakeInstance {
             let origin = live.shared();
             let count = u64::from(live.batch_count());
             total += count;
-            live.report_execution(&origin.model, true, &span);
+            live.report_execution(&origin.model, None, true, &span);
             if total == count {
                 // Counted with the first request, before any answer is seen; the batch's size is
                 // that of this test's only request.
-                origin.model.statistics.report_batch(count, &span);
+                origin.model.statistics.report_batch(None, count, &span);
             }
             if self.model.fault == "tell" {
                 self.model.events.push(format!(

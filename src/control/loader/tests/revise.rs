@@ -270,7 +270,7 @@ fn numbers_are_inherited_in_whatever_order_versions_go() {
     let span = conch_engine::model::stats::ExecutionSpan::default();
     first
         .statistics
-        .report_request(true, &conch_engine::Timestamps::default(), 1, &span);
+        .report_request(None, true, &conch_engine::Timestamps::default(), 1, &span);
     assert_eq!(count_of(&third), 4, "it counts on");
     drop(late);
     settle(&server);

@@ -116,6 +116,7 @@ impl WorkerStart {
             if let Err(error) = gpus.memory(i64::from(spec.device_id)) {
                 conch_log::warning!("instance '{}': {error}", spec.name);
             }
+            self.version.statistics.open_device(spec.device_id);
         }
         let created = catch_unwind(AssertUnwindSafe(|| {
             Arc::clone(&self.model).create_instance(spec.clone())

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::model::stats::figures::{CountAndTime, Totals};
+use crate::model::stats::figures::{CountAndTime, FailureReason, Totals};
 
 /// The sums of one cell, by index.
 #[derive(Clone, Copy)]
@@ -108,6 +108,19 @@ impl StatsCell {
         write(&CellFields(&self.fields));
         self.sequence
             .store(sequence.wrapping_add(2), Ordering::Release);
+    }
+
+    pub(super) fn add_failure(&self, reason: FailureReason, duration_ns: u64) {
+        let field = match reason {
+            FailureReason::Rejected => CellField::Rejected,
+            FailureReason::Canceled => CellField::Canceled,
+            FailureReason::Backend => CellField::Backend,
+            FailureReason::Other => CellField::Other,
+        };
+        self.update(|fields| {
+            fields.add(field, 1);
+            fields.add(CellField::FailNs, duration_ns);
+        });
     }
 
     pub(super) fn read(&self) -> CellSnapshot {

@@ -133,30 +133,83 @@ pub struct Totals {
     pub memory_usage: Vec<MemoryUsage>,
     /// Requests queued now.
     pub pending_count: u64,
+    /// What instances on GPUs reported, by the ordinal of the device; part of the counts above.
+    pub devices: BTreeMap<i32, DeviceTotals>,
+}
+
+/// What the instances on one device reported: the counts that metrics show with its label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTotals {
+    pub inference_count: u64,
+    pub execution_count: u64,
+    pub inference: InferenceStatistics,
+    /// Indexed as [`FailureReason::ALL`].
+    pub failures: [u64; 4],
+}
+
+impl DeviceTotals {
+    /// The counts of `totals`, of all devices and none.
+    pub fn of(totals: &Totals) -> DeviceTotals {
+        DeviceTotals {
+            inference_count: totals.inference_count,
+            execution_count: totals.execution_count,
+            inference: totals.inference,
+            failures: totals.failures,
+        }
+    }
+
+    /// Adds `other` to each count, or takes it away.
+    fn combine(&mut self, other: &DeviceTotals, apply: fn(u64, u64) -> u64) {
+        self.inference_count = apply(self.inference_count, other.inference_count);
+        self.execution_count = apply(self.execution_count, other.execution_count);
+        for (mine, theirs) in self.failures.iter_mut().zip(other.failures) {
+            *mine = apply(*mine, theirs);
+        }
+        self.inference.combine(&other.inference, apply);
+    }
+}
+
+impl InferenceStatistics {
+    fn combine(&mut self, other: &InferenceStatistics, apply: fn(u64, u64) -> u64) {
+        for (mine, theirs) in [
+            (&mut self.success, other.success),
+            (&mut self.fail, other.fail),
+            (&mut self.queue, other.queue),
+            (&mut self.compute_input, other.compute_input),
+            (&mut self.compute_infer, other.compute_infer),
+            (&mut self.compute_output, other.compute_output),
+            (&mut self.cache_hit, other.cache_hit),
+            (&mut self.cache_miss, other.cache_miss),
+        ] {
+            mine.count = apply(mine.count, theirs.count);
+            mine.duration_ns = apply(mine.duration_ns, theirs.duration_ns);
+        }
+    }
 }
 
 impl Totals {
+    /// The counts that belong to no device: of instances on CPUs, and of requests that no instance
+    /// reported.
+    pub fn without_devices(&self) -> DeviceTotals {
+        let mut rest = DeviceTotals::of(self);
+        for figures in self.devices.values() {
+            rest.combine(figures, u64::wrapping_sub);
+        }
+        rest
+    }
+
     /// Adds the counts of another version that metrics show under the same name.
     pub(crate) fn include(&mut self, other: &Totals) {
-        self.inference_count += other.inference_count;
-        self.execution_count += other.execution_count;
         self.pending_count += other.pending_count;
-        for (mine, theirs) in self.failures.iter_mut().zip(other.failures) {
-            *mine += theirs;
-        }
-        let (mine, theirs) = (&mut self.inference, &other.inference);
-        for (mine, theirs) in [
-            (&mut mine.success, theirs.success),
-            (&mut mine.fail, theirs.fail),
-            (&mut mine.queue, theirs.queue),
-            (&mut mine.compute_input, theirs.compute_input),
-            (&mut mine.compute_infer, theirs.compute_infer),
-            (&mut mine.compute_output, theirs.compute_output),
-            (&mut mine.cache_hit, theirs.cache_hit),
-            (&mut mine.cache_miss, theirs.cache_miss),
-        ] {
-            mine.count += theirs.count;
-            mine.duration_ns += theirs.duration_ns;
+        let mut counts = DeviceTotals::of(self);
+        counts.combine(&DeviceTotals::of(other), u64::wrapping_add);
+        self.inference_count = counts.inference_count;
+        self.execution_count = counts.execution_count;
+        self.inference = counts.inference;
+        self.failures = counts.failures;
+        for (device_id, theirs) in &other.devices {
+            let mine = self.devices.entry(*device_id).or_default();
+            mine.combine(theirs, u64::wrapping_add);
         }
     }
 }

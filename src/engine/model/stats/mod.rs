@@ -4,7 +4,9 @@
 //! writers share no cache line and a reader never sees half an update. A thread beyond the number
 //! of cells shares one; then the sequence word also keeps writers apart. Everything is counted
 //! before the reply is visible to the client; that is the duty of the callers, which are the core
-//! threads and backends' own threads. Readers (statistics, metrics) run on whatever thread asks.
+//! threads and backends' own threads. What instances on a GPU report goes to cells of the device,
+//! which only versions with such instances have. Readers (statistics, metrics) run on whatever
+//! thread asks.
 
 mod cell;
 mod figures;
@@ -14,7 +16,7 @@ mod tests;
 use std::cell::Cell as ThreadCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_memory::MemoryKind;
 
@@ -23,13 +25,16 @@ use crate::clock::{epoch_ms, monotonic_ns};
 use crate::model::stats::cell::{BATCH_SIZES_MAX, CELLS_MAX, CellField, StatsCell};
 
 pub use crate::model::stats::figures::{
-    BatchStatistics, CountAndTime, ExecutionSpan, FailureReason, InferenceStatistics, MemoryUsage,
-    ModelStatistics, ResponseReport, ResponseStatistics, Totals,
+    BatchStatistics, CountAndTime, DeviceTotals, ExecutionSpan, FailureReason, InferenceStatistics,
+    MemoryUsage, ModelStatistics, ResponseReport, ResponseStatistics, Totals,
 };
 
 /// The counters of one model version.
 pub struct Statistics {
     cells: Box<[StatsCell]>,
+    /// What instances on GPUs report, by the ordinal of their device. Made with the first of them.
+    device_cells: OnceLock<DeviceCells>,
+    size_count: usize,
     /// Batches larger than the cells' tables hold. Behind a lock because such sizes are rare.
     large_batches: Mutex<BTreeMap<u64, BatchStatistics>>,
     /// Behind a lock because only decoupled models report them, and each response costs far more
@@ -37,6 +42,13 @@ pub struct Statistics {
     responses: Mutex<BTreeMap<u64, ResponseStatistics>>,
     memory_usage: Mutex<BTreeMap<(MemoryOwner, u8, i64), u64>>,
 }
+
+/// Per device as many cells as the version has; none for a device without an instance.
+type DeviceCells = Box<[OnceLock<Box<[StatsCell]>>]>;
+
+/// Devices with figures of their own, more than one machine holds. What instances on others report
+/// counts as of no device.
+const DEVICES_MAX: usize = 64;
 
 /// Responses of a request with numbers of their own. A model may answer without end, and each index
 /// that was ever reached has a row for as long as the version is loaded: 8 MB of them at most.
@@ -53,29 +65,36 @@ impl Statistics {
             .unwrap_or(usize::MAX)
             .clamp(1, BATCH_SIZES_MAX);
         Statistics {
-            cells: (0..cell_count)
-                .map(|_| StatsCell::new(size_count))
-                .collect(),
+            cells: new_cells(cell_count, size_count),
+            device_cells: OnceLock::new(),
+            size_count,
             large_batches: Mutex::default(),
             responses: Mutex::default(),
             memory_usage: Mutex::default(),
         }
     }
 
-    /// Counts one request that executed. `batch_size` is the number of inferences in it, at least
-    /// 1.
+    /// An instance runs on this device: its figures are shown, also while they are 0.
+    pub fn open_device(&self, device_id: i32) {
+        self.cells_of(device_id);
+    }
+
+    /// Counts one request that executed, on that device if it is a GPU. `batch_size` is the number
+    /// of inferences in it, at least 1.
     pub fn report_request(
         &self,
+        device_id: Option<i32>,
         success: bool,
         timestamps: &Timestamps,
         batch_size: u64,
         span: &ExecutionSpan,
     ) {
         let request_ns = monotonic_ns().saturating_sub(timestamps.request_start_ns);
+        let cell = self.cell_on(device_id);
         if !success {
-            return self.report_failure(FailureReason::Backend, request_ns);
+            return cell.add_failure(FailureReason::Backend, request_ns);
         }
-        self.cell().update(|fields| {
+        cell.update(|fields| {
             fields.add(CellField::Success, 1);
             fields.add(CellField::SuccessNs, request_ns);
             fields.add(
@@ -89,18 +108,9 @@ impl Statistics {
         });
     }
 
-    /// Counts one request that failed after it was queued.
+    /// Counts one request that failed after it was queued, and that no instance reported.
     pub fn report_failure(&self, reason: FailureReason, duration_ns: u64) {
-        let field = match reason {
-            FailureReason::Rejected => CellField::Rejected,
-            FailureReason::Canceled => CellField::Canceled,
-            FailureReason::Backend => CellField::Backend,
-            FailureReason::Other => CellField::Other,
-        };
-        self.cell().update(|fields| {
-            fields.add(field, 1);
-            fields.add(CellField::FailNs, duration_ns);
-        });
+        self.cell().add_failure(reason, duration_ns);
     }
 
     /// Counts one request answered from the response cache: it is neither an inference nor an
@@ -129,10 +139,10 @@ impl Statistics {
         });
     }
 
-    /// Counts one execution of `batch_size` inferences.
-    pub fn report_batch(&self, batch_size: u64, span: &ExecutionSpan) {
+    /// Counts one execution of `batch_size` inferences, on that device if it is a GPU.
+    pub fn report_batch(&self, device_id: Option<i32>, batch_size: u64, span: &ExecutionSpan) {
         let now_ms = epoch_ms();
-        let cell = self.cell();
+        let cell = self.cell_on(device_id);
         let index = usize::try_from(batch_size)
             .ok()
             .and_then(|size| size.checked_sub(1));
@@ -259,6 +269,15 @@ impl Statistics {
         for cell in &self.cells {
             cell.read().add_to(&mut totals);
         }
+        for (device_id, cells) in self.devices() {
+            let mut figures = Totals::default();
+            for cell in cells {
+                let image = cell.read();
+                image.add_to(&mut totals);
+                image.add_to(&mut figures);
+            }
+            totals.devices.insert(device_id, DeviceTotals::of(&figures));
+        }
         drop(large);
         let (removed, added) = self
             .cells
@@ -289,17 +308,53 @@ impl Statistics {
         totals
     }
 
-    fn cell(&self) -> &StatsCell {
-        let index = CELL_INDEX.with(|index| match index.get() {
-            usize::MAX => {
-                let next = NEXT_CELL_INDEX.fetch_add(1, Ordering::Relaxed);
-                index.set(next);
-                next
-            }
-            index => index,
-        });
-        &self.cells[index % self.cells.len()]
+    /// The devices with an instance, and their cells.
+    fn devices(&self) -> impl Iterator<Item = (i32, &[StatsCell])> {
+        let devices = self.device_cells.get().map_or(&[][..], |devices| devices);
+        (0..)
+            .zip(devices)
+            .filter_map(|(device_id, cells)| Some((device_id, &**cells.get()?)))
     }
+
+    /// None for a device beyond [`DEVICES_MAX`].
+    fn cells_of(&self, device_id: i32) -> Option<&[StatsCell]> {
+        let index = usize::try_from(device_id).ok()?;
+        let devices = self
+            .device_cells
+            .get_or_init(|| (0..DEVICES_MAX).map(|_| OnceLock::new()).collect());
+        let made = || new_cells(self.cells.len(), self.size_count);
+        Some(devices.get(index)?.get_or_init(made))
+    }
+
+    fn cell_on(&self, device_id: Option<i32>) -> &StatsCell {
+        match device_id.and_then(|device_id| self.cells_of(device_id)) {
+            Some(cells) => own_cell(cells),
+            None => self.cell(),
+        }
+    }
+
+    fn cell(&self) -> &StatsCell {
+        own_cell(&self.cells)
+    }
+}
+
+fn new_cells(cell_count: usize, size_count: usize) -> Box<[StatsCell]> {
+    (0..cell_count)
+        .map(|_| StatsCell::new(size_count))
+        .collect()
+}
+
+/// The one that this thread writes, of at least one.
+fn own_cell(cells: &[StatsCell]) -> &StatsCell {
+    let index = CELL_INDEX.with(|index| match index.get() {
+        usize::MAX => {
+            let next = NEXT_CELL_INDEX.fetch_add(1, Ordering::Relaxed);
+            index.set(next);
+            next
+        }
+        index => index,
+    });
+    &cells[index % cells.len()]
 }
 
 impl std::fmt::Debug for Statistics {

@@ -26,16 +26,16 @@ fn times(count: u64, duration_ns: u64) -> CountAndTime {
 #[test]
 fn every_report_reaches_its_fields() {
     let statistics = Statistics::new(1, 4);
-    statistics.report_request(true, &timestamps(), 3, &SPAN);
-    statistics.report_request(false, &timestamps(), 1, &SPAN);
+    statistics.report_request(None, true, &timestamps(), 3, &SPAN);
+    statistics.report_request(None, false, &timestamps(), 1, &SPAN);
     statistics.report_failure(FailureReason::Rejected, 7);
     statistics.report_failure(FailureReason::Canceled, 0);
     statistics.report_failure(FailureReason::Other, 0);
-    statistics.report_batch(3, &SPAN);
-    statistics.report_batch(3, &SPAN);
-    statistics.report_batch(4, &SPAN);
-    statistics.report_batch(1_000_000, &SPAN);
-    statistics.report_batch(0, &SPAN);
+    statistics.report_batch(None, 3, &SPAN);
+    statistics.report_batch(None, 3, &SPAN);
+    statistics.report_batch(None, 4, &SPAN);
+    statistics.report_batch(None, 1_000_000, &SPAN);
+    statistics.report_batch(None, 0, &SPAN);
     statistics.report_cache_hit(&timestamps(), 950, 25);
     statistics.report_cache_miss(40);
     let totals = statistics.totals();
@@ -72,6 +72,7 @@ fn stages_out_of_order_count_as_nothing() {
         exec_end_ns: 700,
     };
     statistics.report_request(
+        None,
         true,
         &Timestamps {
             queue_start_ns: 600,
@@ -272,10 +273,10 @@ fn reads_are_never_torn() {
                 scope.spawn(|| {
                     for round in 0..ROUNDS {
                         statistics.add_pending();
-                        statistics.report_request(true, &timestamps(), 3, &SPAN);
+                        statistics.report_request(None, true, &timestamps(), 3, &SPAN);
                         statistics.report_failure(FailureReason::Rejected, 7);
                         // Sizes with a row, and one without.
-                        statistics.report_batch(1 + round % 3, &SPAN);
+                        statistics.report_batch(None, 1 + round % 3, &SPAN);
                         statistics.remove_pending(1);
                     }
                 })
@@ -321,4 +322,50 @@ fn responses_without_end_share_a_row() {
         .map(|(index, seen)| (*index, seen.success.count))
         .collect();
     assert_eq!(rows, [(0, 1), (INDEX_MAX - 1, 1), (INDEX_MAX, 3)]);
+}
+
+#[test]
+fn devices_have_counts_of_their_own() {
+    let statistics = Statistics::new(2, 4);
+    assert!(statistics.totals().devices.is_empty());
+    assert!(statistics.device_cells.get().is_none(), "nothing is made");
+    let report = |device_id, success| {
+        let span = ExecutionSpan::default();
+        statistics.report_request(device_id, success, &Timestamps::default(), 2, &span);
+        statistics.report_batch(device_id, 2, &span);
+    };
+    statistics.open_device(3);
+    // Neither is a device with cells.
+    for device_id in [None, Some(-1), Some(1_000)] {
+        report(device_id, true);
+    }
+    for (device_id, success) in [(0, true), (0, false), (1, true)] {
+        report(Some(device_id), success);
+    }
+    let totals = statistics.totals();
+    let counts = |figures: &DeviceTotals| {
+        let figures = *figures;
+        let failed = figures.failures.iter().sum::<u64>();
+        let success = figures.inference.success.count;
+        (
+            success,
+            failed,
+            figures.inference_count,
+            figures.execution_count,
+        )
+    };
+    let by_device: Vec<_> = totals
+        .devices
+        .iter()
+        .map(|(device_id, figures)| (*device_id, counts(figures)))
+        .collect();
+    let expected = [(0, (1, 1, 2, 2)), (1, (1, 0, 2, 1)), (3, (0, 0, 0, 0))];
+    assert_eq!(by_device, expected);
+    assert_eq!(counts(&totals.without_devices()), (3, 0, 6, 3));
+    assert_eq!(counts(&DeviceTotals::of(&totals)), (5, 1, 10, 6));
+    assert_eq!(totals.batches[&2].compute_infer.count, 6);
+    let mut both = totals.clone();
+    both.include(&totals);
+    assert_eq!(counts(&both.devices[&0]), (2, 2, 4, 4));
+    assert_eq!(counts(&both.without_devices()), (6, 0, 12, 6));
 }
