@@ -379,7 +379,7 @@ fn every_served_flag_can_be_set() {
             ("rate-limit", _) => "execution_count",
             ("rate-limit-resource", _) => "r:1",
             ("memory-limit-bytes", _) => "1048576",
-            ("cuda-memory-pool-byte-size", _) => "0:1048576",
+            ("cuda-memory-pool-byte-size" | "cuda-virtual-address-size", _) => "0:1048576",
             ("min-supported-compute-capability", _) => "7.5",
             ("model-load-gpu-limit", _) => "0:0.5",
             ("shard-affinity", _) => "set",

@@ -7,7 +7,7 @@ use conch_proto::inference::model_config::SchedulingChoice;
 use conch_proto::inference::model_sequence_batching::initial_state::StateData;
 use conch_proto::inference::model_sequence_batching::{InitialState, State};
 
-use crate::{ConfigError, DataType, ResolvedConfig};
+use crate::{ConfigError, DataType, InstanceKind, ResolvedConfig};
 
 /// One state: an output that the model writes and finds as an input of the sequence's next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct StateSpec {
     pub start: StateStart,
     /// `use_same_buffer_for_input_output`: the output begins with the input's bytes.
     pub is_in_place: bool,
+    /// `use_growable_memory`: it lies in memory of the instance's GPU that grows in place.
+    pub is_growable: bool,
 }
 
 /// What a sequence's first request finds.
@@ -58,6 +60,7 @@ pub fn states(config: &ResolvedConfig) -> Result<Vec<StateSpec>, ConfigError> {
                 state.input_name
             )));
         }
+        check_growable(state, config)?;
         let spec = spec(state, config.is_batching())?;
         let is_new = |known: &StateSpec| {
             known.input_name != spec.input_name && known.output_name != spec.output_name
@@ -71,22 +74,6 @@ pub fn states(config: &ResolvedConfig) -> Result<Vec<StateSpec>, ConfigError> {
 
 fn spec(state: &State, is_batching: bool) -> Result<StateSpec, ConfigError> {
     let input = &state.input_name;
-    if state.use_growable_memory {
-        return Err(ConfigError::invalid(
-            if state.use_same_buffer_for_input_output {
-                format!(
-                    "'use_growable_memory' can only work with KIND_GPU model instances right now. \
-                     Please either change the instance type to KIND_GPU or set \
-                     'use_growable_memory' to false for state input '{input}'."
-                )
-            } else {
-                format!(
-                    "In order to 'use_growable_memory', you must also enable 'use_single_buffer' \
-                     for state input name '{input}'."
-                )
-            },
-        ));
-    }
     let number = u32::try_from(state.data_type).unwrap_or(0);
     let data_type = DataType::from_number(number).ok_or_else(|| {
         ConfigError::invalid(format!("state '{input}' must specify a valid data type"))
@@ -117,7 +104,31 @@ fn spec(state: &State, is_batching: bool) -> Result<StateSpec, ConfigError> {
         shape: is_batching.then_some(1).into_iter().chain(dims).collect(),
         start,
         is_in_place: state.use_same_buffer_for_input_output,
+        is_growable: state.use_growable_memory,
     })
+}
+
+/// Growable memory is one buffer, and every instance needs a GPU for it.
+fn check_growable(state: &State, config: &ResolvedConfig) -> Result<(), ConfigError> {
+    let input = &state.input_name;
+    if !state.use_growable_memory {
+        return Ok(());
+    }
+    if !state.use_same_buffer_for_input_output {
+        return Err(ConfigError::invalid(format!(
+            "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state \
+             input name '{input}'."
+        )));
+    }
+    let groups = &config.instance_groups;
+    if groups.is_empty() || groups.iter().any(|group| group.kind != InstanceKind::Gpu) {
+        return Err(ConfigError::invalid(format!(
+            "'use_growable_memory' can only work with KIND_GPU model instances right now. Please \
+             either change the instance type to KIND_GPU or set 'use_growable_memory' to false for \
+             state input '{input}'."
+        )));
+    }
+    Ok(())
 }
 
 fn check_initial(state: &State, initial: &InitialState) -> Result<(), ConfigError> {
@@ -227,6 +238,7 @@ mod tests {
                     shape: vec![1, 1, 3],
                     start: StateStart::Zeros { byte_count: 12 },
                     is_in_place: false,
+                    is_growable: false,
                 },
                 StateSpec {
                     input_name: "i2".into(),
@@ -238,6 +250,7 @@ mod tests {
                         byte_count: None,
                     },
                     is_in_place: true,
+                    is_growable: false,
                 },
             ]
         );
@@ -255,6 +268,33 @@ mod tests {
             byte_count: Some(24),
         };
         assert_eq!(one("data_file: 'f'"), (vec![2, 3], file));
+    }
+
+    #[test]
+    fn growable_memory_needs_gpus_for_all_instances() {
+        let growable = "use_growable_memory: true use_same_buffer_for_input_output: true";
+        let text = |groups: &str| {
+            format!(
+                "name: 'm' backend: 'b' {groups} sequence_batching {{ state {{ {STATE} {growable} \
+                 }} }}"
+            )
+        };
+        let gpu = "instance_group { name: 'g' count: 1 kind: KIND_GPU gpus: 0 }";
+        let cpu = "instance_group { name: 'c' count: 1 kind: KIND_CPU }";
+        for (groups, is_right) in [
+            (gpu.to_owned(), true),
+            (gpu.repeat(2), true),
+            (format!("{gpu} {cpu}"), false),
+            (cpu.to_owned(), false),
+        ] {
+            let mut message = crate::parse_text("config.pbtxt", text(&groups)).unwrap();
+            crate::normalize(&mut message);
+            let config = ResolvedConfig::from_partial(message).unwrap();
+            let found = states(&config);
+            assert_eq!(found.is_ok(), is_right, "{groups}");
+            let is_growable = |specs: Vec<StateSpec>| specs.iter().all(|spec| spec.is_growable);
+            assert!(found.map_or(true, is_growable));
+        }
     }
 
     #[test]

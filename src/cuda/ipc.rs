@@ -35,6 +35,7 @@ impl IpcHandle {
 #[derive(Debug)]
 pub struct IpcMapping {
     device: Arc<Device>,
+    handle: IpcHandle,
     base: DeviceAddress,
     len: u64,
 }
@@ -47,16 +48,17 @@ impl IpcMapping {
     pub fn open(device: &Arc<Device>, handle: IpcHandle) -> Result<IpcMapping, CudaError> {
         const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
         let _current = device.current()?;
-        let handle = sys::CUipcMemHandle {
+        let raw_handle = sys::CUipcMemHandle {
             reserved: handle.0.map(|byte| byte as c_char),
         };
         let mut base = 0;
         // SAFETY: the result is writable; the driver checks the handle.
         check("cuIpcOpenMemHandle_v2", unsafe {
-            sys::cuIpcOpenMemHandle_v2(&raw mut base, handle, LAZY_ENABLE_PEER_ACCESS)
+            sys::cuIpcOpenMemHandle_v2(&raw mut base, raw_handle, LAZY_ENABLE_PEER_ACCESS)
         })?;
         let mut mapping = IpcMapping {
             device: Arc::clone(device),
+            handle,
             base: DeviceAddress(base),
             len: 0,
         };
@@ -71,6 +73,11 @@ impl IpcMapping {
 
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// By which it was opened; its owner's other processes may open it, too.
+    pub fn handle(&self) -> IpcHandle {
+        self.handle
     }
 
     pub fn base(&self) -> DeviceAddress {

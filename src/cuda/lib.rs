@@ -31,7 +31,7 @@ pub use devices::{ComputeCapability, Device, DeviceProperties};
 pub use driver::{Driver, DriverAbsent};
 pub use error::CudaError;
 pub use event::Event;
-pub use growable::GrowableMemory;
+pub use growable::{GrowableAddresses, GrowableMemory};
 pub use ipc::{IPC_HANDLE_BYTES, IpcHandle, IpcMapping};
 pub use memory::DeviceMemory;
 pub use monitor::{GpuMonitor, GpuReading, MonitorAbsent};

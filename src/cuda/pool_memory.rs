@@ -1,16 +1,19 @@
-//! Parts of pools as blocks and views, for tensors.
+//! Parts of pools as memory of blocks, and as views, for tensors.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use conch_memory::{Block, ByteView, MemoryKind, MemoryPlace};
+use conch_memory::{AlignedMemory, ByteView, MemoryKind, MemoryPlace};
 
 use crate::{CudaError, DeviceAddress, DeviceMemory, PinnedMemory, PoolBlock, Stream};
 
 impl PoolBlock<PinnedMemory> {
-    /// The first `capacity` bytes of the part as an empty block, which gives it back when dropped,
-    /// and drops `keeper` after that. None if it has fewer.
-    pub fn into_block<K: Send + Sync + 'static>(self, capacity: usize, keeper: K) -> Option<Block> {
+    /// The first `capacity` bytes of the part for a block, which gives it back when dropped and
+    /// drops `keeper` after that. None if it has fewer.
+    pub fn into_memory<K>(self, capacity: usize, keeper: K) -> Option<AlignedMemory>
+    where
+        K: Send + Sync + 'static,
+    {
         let address = usize::try_from(self.address()).ok()?;
         if self.len() < capacity as u64 {
             return None;
@@ -18,9 +21,9 @@ impl PoolBlock<PinnedMemory> {
         let base = self.pool().memory().base();
         let base = base.as_ptr().with_addr(address);
         let base = NonNull::new(base)?;
-        // SAFETY: the part lies in memory that the driver gave out zeroed, it is nobody else's while
-        // `self` lives, and parts are aligned to 256 bytes.
-        Some(unsafe { Block::pinned(base, capacity, Box::new((self, keeper))) })
+        // SAFETY: the part lies in memory that the driver gave out zeroed, it is nobody else's
+        // while `self` lives, and parts are aligned to 256 bytes.
+        Some(unsafe { AlignedMemory::pinned(base, capacity, Box::new((self, keeper))) })
     }
 }
 

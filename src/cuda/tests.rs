@@ -1,7 +1,7 @@
 //! Every call of this crate, on two devices of the double. The tests take turns, as they look at
 //! counts and order faults.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use conch_memory::{Block, ByteView, MemoryKind};
 use conch_testkit_cuda::LoadedDouble;
@@ -174,28 +174,51 @@ fn memory_runs_out_and_comes_back() {
 
 #[test]
 fn growable_memory_grows_in_place() {
-    let (_alone, _) = alone();
+    let (_alone, double) = alone();
     let device = device(0);
     let stream = Stream::new(&device, 0).unwrap();
-    let mut memory = GrowableMemory::reserve(&device, 7 * MIB as usize).unwrap();
+    let (retired, left) = mpsc::channel();
+    let reserved = GrowableMemory::reserve(&device, 7 * MIB as usize, Some(retired));
+    let memory = Arc::new(reserved.unwrap());
     assert_eq!(
         (memory.len(), memory.reserved_bytes()),
         (0, 8 * MIB as usize)
     );
-    assert_eq!(memory.grow(1), Ok(true));
+    let grow = |bytes: u64| memory.grow(bytes as usize, &stream);
+    assert_eq!(grow(1), Ok(true));
     assert_eq!(memory.len(), 2 * MIB as usize);
-    // SAFETY: the memory outlives the wait in `content`.
-    unsafe { stream.fill(memory.base(), 9, 100) }.unwrap();
-    assert_eq!(memory.grow(5 * MIB as usize), Ok(true));
-    assert_eq!(memory.grow(3), Ok(true));
+    assert_eq!(content(&stream, memory.base(), 100), [0; 100], "fresh");
+    let view = memory.view(100).unwrap();
+    stream.write(&[9; 100], &view).unwrap();
+    assert_eq!(grow(5 * MIB), Ok(true));
+    assert_eq!(grow(3), Ok(true));
     assert_eq!(memory.len(), 6 * MIB as usize);
+    assert_eq!(content(&stream, memory.base(), 101)[99..], [9, 0]);
+    assert_eq!(content(&stream, memory.base().at(6 * MIB - 1), 1), [0]);
+    assert_eq!(grow(9 * MIB), Ok(false), "beyond the reservation");
+    assert!(memory.view(6 * MIB as usize + 1).is_none());
+    // What fails leaves what was there.
+    let free_bytes = || device.memory_info().unwrap().0;
+    let before = free_bytes();
+    for function in [
+        c"cuMemCreate",
+        c"cuMemMap",
+        c"cuMemSetAccess",
+        c"cuMemsetD8Async",
+    ] {
+        double.fail(function, 0, 1, 2);
+        assert!(grow(8 * MIB).is_err(), "{function:?}");
+        assert_eq!((memory.len(), free_bytes()), (6 * MIB as usize, before));
+    }
     assert_eq!(content(&stream, memory.base(), 100), [9; 100]);
-    assert_eq!(content(&stream, memory.base().at(6 * MIB - 1), 1).len(), 1);
-    assert_eq!(
-        memory.grow(9 * MIB as usize),
-        Ok(false),
-        "beyond the reservation"
-    );
+    assert_eq!(grow(8 * MIB), Ok(true));
+    // A view keeps all of it; what is left goes to who frees.
+    drop(memory);
+    assert!(left.try_recv().is_err());
+    drop(view);
+    assert_eq!(free_bytes(), before - 2 * MIB);
+    drop(left.try_recv().unwrap());
+    assert_eq!(free_bytes(), before + 6 * MIB);
 }
 
 #[test]
@@ -264,13 +287,14 @@ fn parts_of_pools_hold_tensors() {
     let device = device(0);
     let pinned = PinnedMemory::allocate(&device, 1 << 16).unwrap();
     let pinned = Arc::new(PinnedPool::new(pinned));
-    let mut block = pinned.block(600).unwrap().into_block(600, ()).unwrap();
+    let memory = pinned.block(600).unwrap().into_memory(600, ()).unwrap();
+    let mut block = Block::from(memory);
     assert_eq!(
         (block.capacity(), block.place().kind),
         (600, MemoryKind::CpuPinned)
     );
     block.extend_from_slice(b"from pinned memory");
-    assert!(pinned.block(600).unwrap().into_block(1000, ()).is_none());
+    assert!(pinned.block(600).unwrap().into_memory(1000, ()).is_none());
     let view = ByteView::from(block);
     assert_eq!(view.place().kind, MemoryKind::CpuPinned);
     assert_eq!(pinned.usage().used_bytes, 768);

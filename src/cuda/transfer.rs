@@ -74,6 +74,12 @@ impl Stream {
 }
 
 impl IpcMapping {
+    /// The mapping that a view of [`IpcMapping::view`] with a keeper `K`, or a part of it, lies in.
+    pub fn behind<K: Any + Send + Sync>(view: &ByteView) -> Option<&IpcMapping> {
+        let (mapping, _) = view.owner()?.downcast_ref::<(Arc<IpcMapping>, K)>()?;
+        Some(mapping)
+    }
+
     /// The bytes `start..start + len`, which the view keeps mapped; `keeper` is dropped with the
     /// view, after it has let go of the mapping. None if they do not lie inside.
     pub fn view<K: Any + Send + Sync>(

@@ -2,6 +2,7 @@
 
 use conch_abi as abi;
 use conch_engine::Error;
+use conch_engine::shared_memory::cuda_handle;
 use conch_memory::{ByteView, MemoryKind};
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -103,12 +104,17 @@ pub(crate) type CudaIpcHandle = [u8; 64];
 
 impl BufferPlace {
     pub(crate) fn of_view(view: &ByteView) -> BufferPlace {
+        // Only clients' memory on a GPU has one.
+        let cuda_ipc_handle = match view.place().kind {
+            MemoryKind::Gpu => cuda_handle(view).map(|handle| handle.0),
+            _ => None,
+        };
         BufferPlace {
             // Lengths in memory always fit 64 bits.
             byte_size: view.len() as u64,
             memory_type: view.place().kind as u32,
             memory_type_id: view.place().id,
-            cuda_ipc_handle: None,
+            cuda_ipc_handle,
         }
     }
 }

@@ -13,8 +13,8 @@ pub(crate) const MAPPED_FROM_BYTES: usize = 64 << 10;
 
 static ARENA: Arena = Arena::new();
 
-/// Raw aligned memory; freed on drop.
-pub(crate) struct AlignedMemory {
+/// Raw aligned memory, all of it initialised; freed on drop.
+pub struct AlignedMemory {
     base: NonNull<u8>,
     capacity: usize,
     origin: Origin,
@@ -71,7 +71,7 @@ impl AlignedMemory {
     /// # Safety
     /// `capacity` bytes from `base` are initialised, and nobody else's until `owner` is dropped.
     /// `base` is aligned to [`ALIGNMENT_BYTES`].
-    pub(crate) unsafe fn pinned(
+    pub unsafe fn pinned(
         base: NonNull<u8>,
         capacity: usize,
         owner: Box<dyn Any + Send + Sync>,

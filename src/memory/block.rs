@@ -7,8 +7,6 @@
 //! whoever raises `len` has written them.
 
 use std::alloc::handle_alloc_error;
-use std::any::Any;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::aligned_memory::{AlignedMemory, MAPPED_FROM_BYTES};
@@ -34,7 +32,7 @@ impl Block {
         AlignedMemory::try_zeroed(capacity).map(Block::of)
     }
 
-    fn of(memory: AlignedMemory) -> Block {
+    pub(crate) fn of(memory: AlignedMemory) -> Block {
         Block {
             memory: Some(memory),
             len: 0,
@@ -71,26 +69,6 @@ impl Block {
         let mut block = Block::with_capacity(bytes.len());
         block.extend_from_slice(bytes);
         block
-    }
-
-    /// An empty block of page-locked memory, which `owner` takes back when dropped. A block that
-    /// grows beyond it goes on in ordinary memory.
-    ///
-    /// # Safety
-    /// `capacity` bytes from `base` are initialised, and nobody else's until `owner` is dropped.
-    /// `base` is aligned to [`crate::ALIGNMENT_BYTES`].
-    pub unsafe fn pinned(
-        base: NonNull<u8>,
-        capacity: usize,
-        owner: Box<dyn Any + Send + Sync>,
-    ) -> Block {
-        // SAFETY: by this function's contract.
-        Block::of(unsafe { AlignedMemory::pinned(base, capacity, owner) })
-    }
-
-    /// The memory alone; a pool does not get it back.
-    pub(crate) fn into_memory(mut self) -> Option<AlignedMemory> {
-        self.memory.take()
     }
 
     pub(crate) fn pooled(memory: AlignedMemory, pool: Arc<Pool>, owner: Option<Owner>) -> Block {
@@ -224,6 +202,13 @@ impl Block {
 
     pub fn as_ptr(&self) -> *const u8 {
         self.memory().as_ptr()
+    }
+}
+
+impl From<AlignedMemory> for Block {
+    /// An empty block outside any pool.
+    fn from(memory: AlignedMemory) -> Block {
+        Block::of(memory)
     }
 }
 

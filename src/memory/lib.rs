@@ -6,8 +6,9 @@
 //! [`SparseArray`] is an allocator that saves memory on buffers that are not used, and [`Reserve`]
 //! one for when the system has none; [`OutOfMemory`] is what everything else says then.
 //! [`SharedMapping`] maps memory of other processes, and [`fault`] keeps what they do to it from
-//! ending this one. All are usable from every thread; nothing here blocks or does I/O. Pinned memory
-//! and memory of GPUs come from the crate `cuda`; a [`MemoryPlace`] says which a view lies in.
+//! ending this one. All are usable from every thread; nothing here blocks or does I/O. Pinned
+//! memory and memory of GPUs come from the crate `cuda`; a [`MemoryPlace`] says which a view lies
+//! in.
 //!
 //! System calls are rustix's, but for mappings and handlers of signals: its calls for mappings are
 //! `unsafe` too, and handlers it leaves to libc.
@@ -31,6 +32,7 @@ mod sparse;
 mod total;
 mod view;
 
+pub use aligned_memory::AlignedMemory;
 pub use block::Block;
 pub use budget::{Budget, Charge};
 pub use place::{MemoryKind, MemoryPlace};

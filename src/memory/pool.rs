@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::OutOfMemory;
 use crate::aligned_memory::AlignedMemory;
-use crate::{Block, OutOfMemory};
 
 const SMALLEST_CLASS_BYTES: usize = 4 << 10;
 const LARGEST_CLASS_BYTES: usize = 16 << 20;
@@ -47,9 +47,8 @@ impl Owner {
 
 /// Where a pool gets pinned memory from.
 pub trait PinnedSource: Send + Sync {
-    /// An empty block of pinned memory with this capacity; none if there is no room. Does not
-    /// block.
-    fn block(&self, capacity: usize) -> Option<Block>;
+    /// Pinned memory with this capacity; none if there is no room. Does not block.
+    fn memory(&self, capacity: usize) -> Option<AlignedMemory>;
 }
 
 /// A recycler of blocks. Cheap to share; a block returns to its pool when dropped, on whatever
@@ -143,19 +142,18 @@ impl Pool {
 
     /// Memory that the pool did not have.
     fn fresh(&self, class_bytes: usize) -> Result<AlignedMemory, OutOfMemory> {
-        if let Some(memory) = self.pinned(class_bytes).and_then(Block::into_memory) {
+        if let Some(memory) = self.pinned(class_bytes) {
             return Ok(memory);
         }
         self.or_release(|| AlignedMemory::try_zeroed(class_bytes))
     }
 
-    /// A block of the pool's source that does not come back to the pool; its bytes may be
-    /// anybody's.
-    pub(crate) fn pinned(&self, capacity: usize) -> Option<Block> {
+    /// Memory of the pool's source; its bytes may be anybody's.
+    pub(crate) fn pinned(&self, capacity: usize) -> Option<AlignedMemory> {
         let source = self.source.as_ref()?;
         source
-            .block(capacity)
-            .or_else(|| self.release().then(|| source.block(capacity))?)
+            .memory(capacity)
+            .or_else(|| self.release().then(|| source.memory(capacity))?)
     }
 
     /// A second attempt, after letting go of what is free, if the first one finds no memory.

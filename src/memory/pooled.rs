@@ -13,7 +13,7 @@ impl Pool {
         match self.take(capacity)? {
             Some(memory) => Ok(Block::pooled(memory, Arc::clone(self), None)),
             None => match self.pinned(capacity) {
-                Some(block) => Ok(block),
+                Some(memory) => Ok(Block::of(memory)),
                 None => self.or_release(|| Block::try_with_capacity(capacity)),
             },
         }
@@ -29,9 +29,9 @@ impl Pool {
         match self.take_for(owner, capacity)? {
             Some(memory) => Ok(Block::pooled(memory, Arc::clone(self), Some(owner))),
             None => match self.pinned(capacity) {
-                Some(mut block) => {
-                    block.zero(capacity);
-                    Ok(block)
+                Some(mut memory) => {
+                    memory.zero(capacity);
+                    Ok(Block::of(memory))
                 }
                 // New memory is zeroed.
                 None => self.or_release(|| Block::try_with_capacity(capacity)),
@@ -53,7 +53,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::{MemoryKind, PinnedSource};
+    use crate::{AlignedMemory, MemoryKind, PinnedSource};
 
     #[test]
     fn recycles_within_its_bound() {
@@ -145,19 +145,19 @@ mod tests {
         lent_max: usize,
     }
 
-    struct Loan(
+    struct LentMemory(
         Arc<AtomicUsize>,
         #[allow(dead_code, reason = "the memory")] Block,
     );
 
-    impl Drop for Loan {
+    impl Drop for LentMemory {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     impl PinnedSource for Lender {
-        fn block(&self, capacity: usize) -> Option<Block> {
+        fn memory(&self, capacity: usize) -> Option<AlignedMemory> {
             if self.lent.load(Ordering::Relaxed) == self.lent_max {
                 return None;
             }
@@ -165,9 +165,9 @@ mod tests {
             let mut memory = Block::with_capacity(capacity);
             memory.spare_mut().fill(3);
             let base = NonNull::new(memory.as_mut_ptr())?;
-            let owner = Box::new(Loan(Arc::clone(&self.lent), memory));
-            // SAFETY: the loan keeps the memory, which nobody else uses.
-            Some(unsafe { Block::pinned(base, capacity, owner) })
+            let owner = Box::new(LentMemory(Arc::clone(&self.lent), memory));
+            // SAFETY: the owner keeps the memory, which nobody else uses.
+            Some(unsafe { AlignedMemory::pinned(base, capacity, owner) })
         }
     }
 

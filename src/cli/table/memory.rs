@@ -1,6 +1,6 @@
 //! Flags of the rate limiter, of devices and their memory, and of shared memory.
 
-use super::row::{inert, inert_checked, served};
+use super::row::{inert, served};
 use crate::flag::Flag;
 use crate::flag::FlagValueKind::{Bool, Int, Text};
 use crate::flag::Setter::{Number, Other, Shown, Switch};
@@ -62,12 +62,17 @@ pub const MEMORY: &[Flag] = &[
             Ok(())
         }),
     ),
-    inert_checked(
+    served(
         "cuda-virtual-address-size",
         Text("<gpu>:<bytes>"),
-        "Address space for growable state.",
-        "this version has no growable state",
-        |text| parse_gpu_bytes(text).map(drop),
+        "Bytes that each growable state of a sequence may reach on a GPU: 1073741824 on each \
+         unless told. May repeat.",
+        Other(|to, text| {
+            let (device_id, bytes) = parse_gpu_bytes(text)?;
+            let sizes = &mut to.engine.gpu.device_virtual_bytes;
+            sizes.insert(device_id, bytes);
+            Ok(())
+        }),
     ),
     served(
         "min-supported-compute-capability",

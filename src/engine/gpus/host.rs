@@ -56,6 +56,14 @@ impl GpuHost {
         OF_PROCESS.get().is_some_and(|host| !host.gpus.is_empty())
     }
 
+    /// Whether this process has the GPU `device_id`.
+    pub fn has(device_id: i64) -> bool {
+        let is_it = |gpu: &Gpu| i64::from(gpu.device_id()) == device_id;
+        OF_PROCESS
+            .get()
+            .is_some_and(|host| host.gpus.iter().any(is_it))
+    }
+
     /// `machine` tells which device is next to which NUMA node; asked only if there is a device.
     pub(super) fn find(options: &GpuOptions, machine: impl FnOnce() -> Machine) -> GpuHost {
         let gpus = match Driver::load() {

@@ -57,7 +57,7 @@ impl GpuMemory {
         self.with_stream(|stream| stream.write(bytes, target))
     }
 
-    fn with_stream(
+    pub(super) fn with_stream(
         &self,
         copy: impl FnOnce(&Stream) -> Result<(), TransferError>,
     ) -> Result<(), TransferError> {

@@ -5,6 +5,7 @@
 //! are made when its first user comes, so that a server whose models run on CPUs takes nothing of
 //! any GPU.
 
+mod growable;
 mod host;
 mod memory;
 mod options;
@@ -14,6 +15,7 @@ mod pinned;
 mod tests;
 
 pub use conch_cuda::{IPC_HANDLE_BYTES, IpcHandle};
+pub use growable::{GrowableBuffer, GrowableSource};
 pub use host::{Gpu, GpuHost};
 pub use memory::GpuMemory;
 pub use options::GpuOptions;

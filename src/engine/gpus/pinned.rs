@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_cuda::{CudaError, Device, PinnedMemory, PinnedPool, PoolUsage};
 use conch_log as log;
-use conch_memory::{Block, PinnedSource, Pool};
+use conch_memory::{AlignedMemory, PinnedSource, Pool};
 use conch_net::affinity;
 use conch_net::machine::Machine;
 
@@ -56,39 +56,39 @@ struct PinnedLender {
 }
 
 /// Counts a block for as long as it is lent.
-struct Loan {
+struct LentBytes {
     lent_bytes: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Loan {
+impl LentBytes {
     /// None if it would be too much. Relaxed: only the sum counts.
-    fn new(lender: &PinnedLender, bytes: u64) -> Option<Loan> {
+    fn new(lender: &PinnedLender, bytes: u64) -> Option<LentBytes> {
         let lent_bytes = &lender.lent_bytes;
         let add =
             |lent: u64| Some(lent.checked_add(bytes)?).filter(|sum| *sum <= lender.lent_bytes_max);
         lent_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .ok()?;
-        Some(Loan {
+        Some(LentBytes {
             lent_bytes: Arc::clone(lent_bytes),
             bytes,
         })
     }
 }
 
-impl Drop for Loan {
+impl Drop for LentBytes {
     fn drop(&mut self) {
         self.lent_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 impl PinnedSource for PinnedLender {
-    fn block(&self, capacity: usize) -> Option<Block> {
-        let loan = Loan::new(self, capacity as u64)?;
+    fn memory(&self, capacity: usize) -> Option<AlignedMemory> {
+        let lent = LentBytes::new(self, capacity as u64)?;
         self.memory
             .block(capacity as u64)?
-            .into_block(capacity, loan)
+            .into_memory(capacity, lent)
     }
 }
 

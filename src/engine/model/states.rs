@@ -4,6 +4,9 @@
 //! requests ([`Request::attach_states`]), one at a time: the request then has the states' values as
 //! inputs, and its backend may make their next values. A value that is not finished with
 //! [`SequenceStates::update`] has no effect.
+//!
+//! A growable state is one buffer in memory of its instance's GPU: the input is a view of it, and
+//! the backend writes there in place ([`SequenceStates::grow`]). All others are in host memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +15,7 @@ use conch_config::{DataType, ResolvedConfig, StateSpec, StateStart};
 use conch_memory::{Block, Budget, ByteView, Pool};
 use smallvec::smallvec;
 
+use crate::gpus::{GrowableBuffer, GrowableSource};
 use crate::model::bytes::model_bytes;
 use crate::model::file::ModelFile;
 use crate::tensor::{Input, Shape};
@@ -21,6 +25,8 @@ use crate::{Code, Error, truncated};
 #[derive(Clone, Debug)]
 pub struct InitialStates {
     starts: Arc<[InitialState]>,
+    /// Makes the memory of those that are growable; none if none is.
+    growable: Option<GrowableSource>,
 }
 
 #[derive(Debug)]
@@ -29,6 +35,7 @@ struct InitialState {
     output_name: Arc<str>,
     value: StateValue,
     is_in_place: bool,
+    is_growable: bool,
 }
 
 /// More than any first state that is written to a file.
@@ -71,6 +78,8 @@ impl InitialStates {
         budget: &Arc<Budget>,
         mut read: impl FnMut(&str) -> Result<Vec<u8>, Error>,
     ) -> Result<InitialStates, Error> {
+        let is_growable = specs.iter().any(|spec| spec.is_growable);
+        let growable = is_growable.then(GrowableSource::new).transpose()?;
         let start = |spec: StateSpec| {
             let owner = format_args!("initial_state of '{}'", truncated(&spec.input_name));
             let data = match spec.start {
@@ -105,12 +114,19 @@ impl InitialStates {
                     data,
                 },
                 is_in_place: spec.is_in_place,
+                is_growable: spec.is_growable,
             })
         };
         let starts: Result<Vec<InitialState>, Error> = specs.into_iter().map(start).collect();
         Ok(InitialStates {
             starts: starts?.into(),
+            growable,
         })
+    }
+
+    /// Whether one of them lies in memory of the instance's GPU.
+    pub fn are_on_device(&self) -> bool {
+        self.growable.is_some()
     }
 }
 
@@ -129,6 +145,8 @@ pub struct SequenceStates {
     /// As many as there are starts, in their order.
     pub(crate) states: Vec<SequenceState>,
     pool: Arc<Pool>,
+    /// Its memory was given up.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -136,6 +154,8 @@ pub(crate) struct SequenceState {
     /// What the next request finds.
     current: StateValue,
     pub(crate) next: Option<NextStateValue>,
+    /// Where all values lie, if the state is growable.
+    memory: Option<GrowableBuffer>,
 }
 
 /// A value in the making.
@@ -144,19 +164,81 @@ pub(crate) struct NextStateValue {
     data_type: DataType,
     shape: Shape,
     buffer: Option<Block>,
+    /// Of a growable state: the bytes that the backend asked for.
+    grown: Option<ByteView>,
 }
 
 impl SequenceStates {
-    /// Those of a sequence that begins. Buffers come from `pool`.
+    /// Those of a sequence that begins, all in host memory. Buffers come from `pool`.
     pub fn new(start: &InitialStates, pool: &Arc<Pool>) -> SequenceStates {
         let states = start.starts.iter().map(|start| SequenceState {
             current: start.value.clone(),
             next: None,
+            memory: None,
         });
         SequenceStates {
             states: states.collect(),
             start: start.clone(),
             pool: Arc::clone(pool),
+            is_over: false,
+        }
+    }
+
+    /// Those of a sequence that begins on an instance of the GPU `device_id`, where the growable
+    /// ones get memory that holds their first values. Blocks in the driver if there are any.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the GPU has no memory for them, INTERNAL, what the driver refuses.
+    pub fn on_device(
+        start: &InitialStates,
+        pool: &Arc<Pool>,
+        device_id: i32,
+    ) -> Result<SequenceStates, Error> {
+        let mut states = SequenceStates::new(start, pool);
+        let Some(source) = &start.growable else {
+            return Ok(states);
+        };
+        for (start, state) in start.starts.iter().zip(&mut states.states) {
+            if start.is_growable {
+                let bytes = start.value.data.as_slice().unwrap_or_default();
+                let memory = source.buffer(device_id, bytes)?;
+                state.current.data = memory.grow(bytes.len())?;
+                state.memory = Some(memory);
+            }
+        }
+        Ok(states)
+    }
+
+    /// Whether [`SequenceStates::give_up_memory`] was called.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// The growable ones get the shape of their first values again. Their bytes stay.
+    pub(crate) fn rewind(&mut self) {
+        for (start, state) in self.start.starts.iter().zip(&mut self.states) {
+            let Some(memory) = &state.memory else {
+                continue;
+            };
+            // Never fails: it has had as many.
+            if let Ok(data) = memory.grow(start.value.data.len()) {
+                state.current = StateValue {
+                    data,
+                    ..start.value.clone()
+                };
+            }
+        }
+    }
+
+    /// Gives up the memory of growable states, whose sequence is over. A request that still holds
+    /// views of it keeps it.
+    pub(crate) fn give_up_memory(&mut self) {
+        self.is_over = true;
+        for state in &mut self.states {
+            if state.memory.take().is_some() {
+                state.current.data = ByteView::empty();
+                state.next = None;
+            }
         }
     }
 
@@ -200,13 +282,33 @@ impl SequenceStates {
             ))
         })?;
         let state = self.state(number)?;
-        let buffer = state.next.take().and_then(|next| next.buffer);
+        let before = state.next.take();
+        let (buffer, grown) = before.map_or((None, None), |next| (next.buffer, next.grown));
         state.next = Some(NextStateValue {
             data_type,
             shape: Shape::from_slice(shape),
             buffer,
+            grown,
         });
         Ok(number)
+    }
+
+    /// As [`SequenceStates::buffer`] for a growable state, whose one buffer gets so many bytes;
+    /// none for any other. It begins with the current value, and what is new in it is zeros. Blocks
+    /// in the driver if it grows.
+    ///
+    /// # Errors
+    /// INVALID_ARG if no next value was begun; UNAVAILABLE beyond the buffer's addresses or the
+    /// device's memory, which changes nothing.
+    pub fn grow(&mut self, number: usize, bytes: u64) -> Result<Option<ByteView>, Error> {
+        let SequenceState { next, memory, .. } = self.state(number)?;
+        let Some(memory) = memory else {
+            return Ok(None);
+        };
+        let next = next.as_mut().ok_or_else(not_begun)?;
+        let view = memory.grow(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        next.grown = Some(view.clone());
+        Ok(Some(view))
     }
 
     /// Where the next value is to be written: the buffer of an earlier call if it has this size,
@@ -231,7 +333,7 @@ impl SequenceStates {
             .get(number)
             .is_some_and(|start| start.is_in_place);
         let pool = Arc::clone(&self.pool);
-        let SequenceState { current, next } = self.state(number)?;
+        let SequenceState { current, next, .. } = self.state(number)?;
         let next = next.as_mut().ok_or_else(not_begun)?;
         if next.buffer.as_ref().is_none_or(|block| block.len() != size) {
             let is_first = next.buffer.is_none();
@@ -265,10 +367,16 @@ impl SequenceStates {
     pub fn update(&mut self, number: usize) -> Result<(), Error> {
         let state = self.state(number)?;
         let next = state.next.take().ok_or_else(not_begun)?;
+        let data = match (&state.memory, next.grown) {
+            (None, _) => next.buffer.map_or_else(ByteView::empty, ByteView::from),
+            (Some(_), Some(grown)) => grown,
+            // Written in place, where the input is.
+            (Some(_), None) => state.current.data.clone(),
+        };
         state.current = StateValue {
             data_type: next.data_type,
             shape: next.shape,
-            data: next.buffer.map_or_else(ByteView::empty, ByteView::from),
+            data,
         };
         Ok(())
     }
@@ -299,6 +407,7 @@ mod tests {
             shape: vec![1, byte_count.try_into().unwrap()],
             start: StateStart::Zeros { byte_count },
             is_in_place,
+            is_growable: false,
         }
     }
 

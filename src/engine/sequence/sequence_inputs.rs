@@ -2,17 +2,20 @@
 //! sequence's states, and fills the rows that have no request. On the core's own thread, outside
 //! the lock: what it keeps belongs to the slots of its instances, which nobody else executes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 use conch_scheduler::SchedulerOutput;
 
 use crate::model::states::{InitialStates, SequenceStates};
+use crate::model::stats::FailureReason;
 use crate::request::context::ReturnGuard;
+use crate::request::refusal::refuse;
 use crate::request::synthetic::null;
 use crate::sequence::controls::ControlInputs;
-use crate::{Batch, ModelVersion, OwnedRequest, SequenceFlags};
+use crate::sequence::growable_slots::{GrowableSlots, SlotPlace};
+use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses, SequenceFlags};
 
 /// Adds control inputs and states to the batches of one core.
 pub(crate) struct SequenceInputs {
@@ -32,15 +35,33 @@ pub(crate) struct SequenceInputs {
 struct SlotStates {
     start: InitialStates,
     pool: Arc<Pool>,
-    slots: Vec<Vec<Option<Arc<Mutex<SequenceStates>>>>>,
+    slots: Vec<Vec<Option<HeldStates>>>,
+    /// Present if some of them lie in memory of the core's GPU.
+    on_device: Option<DeviceStates>,
+}
+
+/// What a slot keeps of its sequence: its states, or why it could not begin.
+type HeldStates = Result<Arc<Mutex<SequenceStates>>, Error>;
+
+/// What states in a GPU's memory take beside.
+struct DeviceStates {
+    core: usize,
+    device_id: i32,
+    /// Gives their memory up when their sequence ends without a request.
+    table: Arc<GrowableSlots>,
+    /// For null requests.
+    idle: Vec<Arc<Mutex<SequenceStates>>>,
 }
 
 impl SequenceInputs {
-    /// That of core number `core`; none if `model` has no sequences.
+    /// That of core number `core`, whose instances are all of one device; none if `model` has no
+    /// sequences. `table` is the model's.
     pub(crate) fn new(
         model: &Arc<ModelVersion>,
         core: usize,
         instance_count: usize,
+        device_id: i32,
+        table: &Arc<GrowableSlots>,
     ) -> Option<SequenceInputs> {
         let Scheduling::Sequence(settings) = &model.config.scheduling else {
             return None;
@@ -49,7 +70,13 @@ impl SequenceInputs {
         let states = model.states.as_ref().map(|(start, pool)| SlotStates {
             start: start.clone(),
             pool: Arc::clone(pool),
-            slots: vec![Vec::new(); instance_count],
+            slots: (0..instance_count).map(|_| Vec::new()).collect(),
+            on_device: start.are_on_device().then(|| DeviceStates {
+                core,
+                device_id,
+                table: Arc::clone(table),
+                idle: Vec::new(),
+            }),
         });
         Some(SequenceInputs {
             model: Arc::clone(model),
@@ -62,19 +89,24 @@ impl SequenceInputs {
         })
     }
 
-    /// Makes of the requests that the scheduler gave out what the instance executes.
-    pub(crate) fn prepare(&mut self, output: &mut SchedulerOutput<OwnedRequest>) {
+    /// Makes of the requests that the scheduler gave out what the instance executes. One whose
+    /// states find no memory is answered by way of `pending`: a direct batch has a null request in
+    /// its row then.
+    pub(crate) fn prepare(
+        &mut self,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
+    ) {
         if self.is_direct {
             self.fill_rows(output);
         }
         let mut rows = output.rows.drain(..);
-        for live in &mut output.batch {
+        let mut failed: Vec<(usize, Error)> = Vec::new();
+        let mut null_count = 0;
+        for (place, live) in output.batch.iter_mut().enumerate() {
             if live.is_null {
-                self.controls.attach_to_null(live);
-                if let Some(stock) = &self.states {
-                    // The slot's own states are not for it.
-                    live.attach_states(&stock.fresh());
-                }
+                attach_to_null(&self.controls, &mut self.states, live, null_count);
+                null_count += 1;
                 continue;
             }
             let Some(row) = rows.next() else {
@@ -82,13 +114,45 @@ impl SequenceInputs {
                 break;
             };
             self.controls.attach(live);
-            if let Some(stock) = &mut self.states {
-                let states = stock.of(output.instance, row, live.sequence_flags);
-                live.attach_states(&states);
-            }
             if self.awaits {
                 live.return_guard = Some(ReturnGuard::new(live.handle(), self.core));
             }
+            if let Some(stock) = &mut self.states {
+                match stock.of(output.instance, row, live.sequence_flags) {
+                    Ok(states) => live.attach_states(&states),
+                    Err(error) => failed.push((place, error)),
+                }
+            }
+        }
+        drop(rows);
+        if !failed.is_empty() {
+            self.refuse_rows(&mut output.batch, failed, null_count, pending);
+        }
+    }
+
+    /// Answers the requests at these places of `batch`, in ascending order, which has `null_count`
+    /// null requests. Nothing is left if that were all others.
+    fn refuse_rows(
+        &mut self,
+        batch: &mut Batch,
+        failed: Vec<(usize, Error)>,
+        mut null_count: usize,
+        pending: &mut PendingResponses,
+    ) {
+        let is_all = failed.len() + null_count == batch.len();
+        // From the end, so that places stay right.
+        for (place, error) in failed.into_iter().rev() {
+            let live = batch.remove(place);
+            if self.is_direct && !is_all {
+                let mut stand_in = null(&self.model, &live);
+                attach_to_null(&self.controls, &mut self.states, &mut stand_in, null_count);
+                null_count += 1;
+                batch.insert(place, stand_in);
+            }
+            refuse(live, FailureReason::Other, error, pending);
+        }
+        if is_all {
+            batch.clear();
         }
     }
 
@@ -116,27 +180,86 @@ impl SequenceInputs {
     }
 }
 
+/// Gives the null request number `number` of a batch its controls, and states of nobody: the slot's
+/// own are not for it.
+fn attach_to_null(
+    controls: &ControlInputs,
+    states: &mut Option<SlotStates>,
+    live: &mut OwnedRequest,
+    number: usize,
+) {
+    controls.attach_to_null(live);
+    if let Some(stock) = states {
+        live.attach_states(&stock.for_null(number));
+    }
+}
+
 impl SlotStates {
-    fn fresh(&self) -> Arc<Mutex<SequenceStates>> {
+    fn on_host(&self) -> Arc<Mutex<SequenceStates>> {
         Arc::new(Mutex::new(SequenceStates::new(&self.start, &self.pool)))
     }
 
-    /// The states for a request with these flags in this slot.
-    fn of(
-        &mut self,
-        instance: usize,
-        row: usize,
-        flags: SequenceFlags,
-    ) -> Arc<Mutex<SequenceStates>> {
-        let slots = &mut self.slots[instance];
-        if slots.len() <= row {
-            slots.resize(row + 1, None);
+    /// States of nobody for null request `number` of a batch. Memory of a device is used for one
+    /// after the other: what an earlier one left there stays. A device without room leaves them in
+    /// host memory.
+    fn for_null(&mut self, number: usize) -> Arc<Mutex<SequenceStates>> {
+        let Some(device) = &mut self.on_device else {
+            return self.on_host();
+        };
+        let is_unused = |states: &Arc<Mutex<SequenceStates>>| Arc::strong_count(states) == 1;
+        if let Some(idle) = device.idle.get(number).filter(|idle| is_unused(idle)) {
+            lock(idle).rewind();
+            return Arc::clone(idle);
         }
-        let kept = slots[row].take().filter(|_| !flags.is_start());
-        let states = kept.unwrap_or_else(|| self.fresh());
-        if !flags.is_end() {
-            self.slots[instance][row] = Some(Arc::clone(&states));
+        let made = SequenceStates::on_device(&self.start, &self.pool, device.device_id);
+        let Ok(states) = made.map(|states| Arc::new(Mutex::new(states))) else {
+            return self.on_host();
+        };
+        if device.idle.len() == number {
+            device.idle.push(Arc::clone(&states));
         }
         states
     }
+
+    /// The states of a sequence that begins in this slot.
+    fn fresh(&self, instance: usize, row: usize) -> HeldStates {
+        let Some(device) = &self.on_device else {
+            return Ok(self.on_host());
+        };
+        let states = SequenceStates::on_device(&self.start, &self.pool, device.device_id)?;
+        let states = Arc::new(Mutex::new(states));
+        let place = SlotPlace {
+            core: device.core,
+            instance,
+            row,
+        };
+        device.table.add(place, &states);
+        Ok(states)
+    }
+
+    /// The states for a request with these flags in this slot.
+    ///
+    /// # Errors
+    /// Why the sequence's states have no memory.
+    fn of(&mut self, instance: usize, row: usize, flags: SequenceFlags) -> HeldStates {
+        let slots = &mut self.slots[instance];
+        if slots.len() <= row {
+            slots.resize_with(row + 1, || None);
+        }
+        let mut kept = slots[row].take().filter(|_| !flags.is_start());
+        if self.on_device.is_some() {
+            // What was given up belonged to a sequence that is over.
+            let is_over = |kept: &HeldStates| kept.as_ref().is_ok_and(|held| lock(held).is_over());
+            kept = kept.filter(|kept| !is_over(kept));
+        }
+        let states = kept.unwrap_or_else(|| self.fresh(instance, row));
+        if !flags.is_end() {
+            self.slots[instance][row] = Some(states.clone());
+        }
+        states
+    }
+}
+
+fn lock(states: &Mutex<SequenceStates>) -> MutexGuard<'_, SequenceStates> {
+    states.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -22,7 +22,7 @@ mod tests;
 pub mod usage;
 pub mod window;
 
-pub use region::{RegionSource, RegionStatus};
+pub use region::{RegionSource, RegionStatus, cuda_handle};
 pub use regions::Regions;
 pub use usage::RequestRegions;
 pub use window::{RegionKind, RegionWindow};

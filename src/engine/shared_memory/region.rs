@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use conch_cuda::IpcMapping;
+use conch_cuda::{IpcHandle, IpcMapping};
 use conch_log as log;
 use conch_memory::{ByteView, SharedMapping};
 
@@ -161,6 +161,11 @@ pub(super) fn check(region: &Region) -> Result<(), Error> {
 pub(crate) struct RegionUse {
     /// None only while it is dropped.
     region: Option<Arc<Region>>,
+}
+
+/// The handle that the client registered a region with, if these bytes lie in one on a GPU.
+pub fn cuda_handle(view: &ByteView) -> Option<IpcHandle> {
+    IpcMapping::behind::<RegionUse>(view).map(IpcMapping::handle)
 }
 
 /// Counts a user in; none if the region is gone.

@@ -32,7 +32,8 @@ pub(super) fn check(
     if is_content_checked(spec.data_type, spec.is_shape_tensor) {
         // What is checked must be what the backend gets. Frontends copy in slices before; this is
         // for what they left.
-        for chunk in input.chunks.iter_mut().filter(|chunk| chunk.is_shared()) {
+        let is_foreign = |chunk: &&mut ByteView| chunk.is_shared() || !chunk.place().is_host();
+        for chunk in input.chunks.iter_mut().filter(is_foreign) {
             *chunk = GpuHost::to_private(chunk)?;
         }
     }

@@ -1,10 +1,11 @@
 //! Output buffers that an embedder's response allocator provides.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use conch_abi as abi;
+use conch_engine::gpus::GpuHost;
 use conch_engine::{Error, Output};
 use conch_memory::{ByteView, MemoryPlace};
 
@@ -162,7 +163,7 @@ impl RequestAllocator {
     /// allocator's.
     ///
     /// # Errors
-    /// The allocator's; UNSUPPORTED if one of the two places cannot be reached by the CPU.
+    /// The allocator's; INTERNAL if a copy from or to a GPU fails.
     pub(crate) fn adopt(&self, outputs: &mut [Output]) -> Result<(), Error> {
         let is_foreign = |output: &&mut Output| {
             !output.data.is_empty() && PlacedBuffer::of(&output.data).is_none()
@@ -177,15 +178,20 @@ impl RequestAllocator {
     fn move_in(&self, output: &mut Output) -> Result<(), Error> {
         let name = c_string(&output.name);
         let placed = self.place(&name, output.data.len(), (abi::TRITONSERVER_MEMORY_CPU, 0))?;
-        let source = output.data.as_slice().filter(|_| placed.place().is_host());
-        let Some(source) = source else {
-            return Err(Error::unsupported(format!(
-                "output '{}' cannot be copied between devices",
-                output.name
-            )));
-        };
-        // SAFETY: the allocator gave that many bytes of host memory, which nobody else uses yet.
-        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), placed.buffer.cast(), source.len()) };
+        let source = GpuHost::to_private(&output.data)?;
+        let bytes = source.as_slice().unwrap_or_default();
+        if placed.place().is_host() {
+            // SAFETY: the allocator gave that many bytes of host memory, which nobody else uses
+            // yet.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), placed.buffer.cast(), bytes.len()) };
+        } else if let Some(base) = NonNull::new(placed.buffer.cast()) {
+            // SAFETY: the allocator gave that many bytes of device memory, which the owner keeps;
+            // the CPU never goes there.
+            let target = unsafe {
+                ByteView::shared(base, bytes.len(), placed.place(), Arc::clone(&placed) as _)
+            };
+            GpuHost::write(bytes, &target)?;
+        }
         output.data = PlacedBuffer::freeze(placed);
         Ok(())
     }

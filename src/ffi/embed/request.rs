@@ -12,6 +12,7 @@ use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
 use conch_control::Server;
 use conch_engine::clock::monotonic_ns;
+use conch_engine::gpus::GpuHost;
 use conch_engine::request::messages::RequestIdPrefix;
 use conch_engine::request::trace::Trace;
 use conch_engine::threads::timer_thread::TimerThread;
@@ -20,7 +21,7 @@ use conch_engine::{
     ParameterValue, RequestHandle, RequestObserver, RequestTarget, SequenceFlags, Shape,
     Timestamps, WeakRequestHandle,
 };
-use conch_memory::{ByteView, MemoryPlace};
+use conch_memory::{ByteView, MemoryKind, MemoryPlace};
 use smallvec::SmallVec;
 
 use super::callbacks::EmbedderCallback;
@@ -435,11 +436,20 @@ impl InferenceRequest {
                 None if draft.is_raw => DataType::Uint8,
                 None => return Err(self.no_type(&input.name)),
             };
+            self.check_devices(input)?;
+            let mut chunks: SmallVec<[ByteView; 1]> =
+                input.chunks.iter().map(MemoryChunk::view).collect();
+            if draft.is_raw {
+                // Its bytes are rearranged on the host.
+                for chunk in chunks.iter_mut().filter(|chunk| !chunk.place().is_host()) {
+                    *chunk = GpuHost::to_private(chunk)?;
+                }
+            }
             draft.inputs.push(DraftInput {
                 name: &input.name,
                 data_type,
                 shape: input.shape.clone(),
-                chunks: input.chunks.iter().map(MemoryChunk::view).collect(),
+                chunks,
             });
         }
         Ok(draft)
@@ -468,6 +478,22 @@ impl InferenceRequest {
                 .then(|| input.chunks.iter().map(MemoryChunk::attributes).collect()),
         };
         self.inputs.iter().filter(is_extra).map(extra).collect()
+    }
+
+    /// Whether the GPUs are there on which an input's data lies.
+    fn check_devices(&self, input: &InputSlot) -> Result<(), Error> {
+        let policies = input.policies.iter().flat_map(|(_, chunks)| chunks);
+        let mut chunks = input.chunks.iter().chain(policies);
+        let is_absent = |chunk: &&MemoryChunk| {
+            chunk.place.kind == MemoryKind::Gpu && !GpuHost::has(chunk.place.id)
+        };
+        let Some(chunk) = chunks.find(is_absent) else {
+            return Ok(());
+        };
+        let (name, id) = (&input.name, chunk.place.id);
+        Err(self.invalid(&format!(
+            "data of input '{name}' lies in memory of GPU {id}, which the server does not have"
+        )))
     }
 
     fn last_run(&self) -> Option<Arc<RequestRun>> {

@@ -37,10 +37,10 @@ export! {
         memory_type_id: *mut i64,
     ) {
         write(buffer, std::ptr::null_mut())?;
-        let address = borrow(state)?.buffer(buffer_byte_size)?;
-        // Whatever the backend prefers: states are kept in host memory.
-        write_optional(memory_type, abi::TRITONSERVER_MEMORY_CPU);
-        write_optional(memory_type_id, 0);
+        let (address, place) = borrow(state)?.buffer(buffer_byte_size)?;
+        // Whatever the backend prefers: where a state lies is the model's configuration.
+        write_optional(memory_type, place.kind as u32);
+        write_optional(memory_type_id, place.id);
         write(buffer, address)
     }
 

@@ -140,14 +140,15 @@ export! {
         Ok(())
     }
 
-    // For growable state, which there is none of.
     fn TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(
         options: *mut abi::TRITONSERVER_ServerOptions,
         gpu_device: c_int,
         cuda_virtual_address_size: usize,
     ) {
-        let _ = (gpu_device, cuda_virtual_address_size);
-        borrow(options).map(drop)
+        let gpu = &mut borrow_mut(options)?.server.gpu;
+        // A size of memory always fits 64 bits.
+        gpu.device_virtual_bytes.insert(gpu_device, cuda_virtual_address_size as u64);
+        Ok(())
     }
 
     // Deprecated: a local cache of that size, none for 0.

@@ -2,12 +2,12 @@
 //! backend request; used by one thread at a time.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::Error;
 use conch_engine::model::states::SequenceStates;
+use conch_memory::MemoryPlace;
 
 use crate::boundary::{HandleTag, handles};
 use crate::objects::BufferAttributes;
@@ -43,16 +43,24 @@ impl BackendState {
         &self.attributes
     }
 
-    /// Where the value is to be written, in host memory.
+    /// Where the value is to be written: on the instance's GPU if the state is growable, else in
+    /// host memory. The address is the state's until its sequence goes on with another value.
     ///
     /// # Errors
-    /// As [`SequenceStates::buffer`].
-    pub(crate) fn buffer(&self, bytes: u64) -> Result<*mut c_void, Error> {
+    /// As [`SequenceStates::buffer`] and [`SequenceStates::grow`].
+    pub(crate) fn buffer(&self, bytes: u64) -> Result<(*mut c_void, MemoryPlace), Error> {
         let mut states = lock(&self.states);
-        let address = states.buffer(self.number, bytes)?.as_mut_ptr().cast();
+        let (address, place) = match states.grow(self.number, bytes)? {
+            // The sequence keeps the memory.
+            Some(view) => (view.as_ptr().cast_mut().cast(), view.place()),
+            None => {
+                let buffer = states.buffer(self.number, bytes)?;
+                (buffer.as_mut_ptr().cast(), MemoryPlace::CPU)
+            }
+        };
         drop(states);
-        self.attributes.byte_size.store(bytes, Ordering::Relaxed);
-        Ok(address)
+        self.attributes.store(bytes, place.kind as u32, place.id);
+        Ok((address, place))
     }
 
     /// Makes it what the sequence's next request finds.

@@ -124,6 +124,16 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
+    /// Whether no sequence holds this slot and nothing of it is executed: slot `row` of the
+    /// `instance`th of a core's instances.
+    pub fn is_free(&self, core: usize, instance: usize, row: usize) -> bool {
+        let Some(instance) = self.instances.of_core(core).nth(instance) else {
+            return true;
+        };
+        let slot = self.instances.get(instance).slots.get(row);
+        slot.is_none_or(|slot| slot.is_free())
+    }
+
     /// A sequence gets a slot.
     pub(super) fn occupy(&mut self, slot: SlotId, id: SequenceNumber, now_ns: u64) {
         self.instances.occupy(slot, id);

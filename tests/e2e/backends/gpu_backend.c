@@ -6,7 +6,8 @@
 //   input          where INPUT0 must lie: cpu, pinned or gpu; else the request fails
 //   fail           oversize: asks for 2^60 bytes; bad-free: frees what was not allocated. The response is the server's error
 // Parameters of a response tell what the server gave: input_memory, input_device and input_buffers, attributes_memory and
-// attributes_device, output_memory and output_device. context_moved counts calls of the server that left another context current.
+// attributes_device, output_memory and output_device; input_handle and output_handle, the hexadecimal CUDA IPC handles of the buffers'
+// attributes, empty without one. context_moved counts calls of the server that left another context current.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "triton/core/tritonbackend.h"
 
 #define OVERSIZE (1ULL << 60)
+#define HANDLE_BYTES 64
 #define ARRAY_LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 #define RETURN_IF_ERROR(call)              \
@@ -240,6 +242,7 @@ struct Task {
   void *target, *working;
   int64_t input_memory, input_device, attributes_memory, attributes_device, output_memory, output_device;
   int64_t context_moved;
+  char input_handle[2 * HANDLE_BYTES + 1], output_handle[2 * HANDLE_BYTES + 1];
 };
 
 // After a call of the server: the instance's context is to be current still.
@@ -336,6 +339,13 @@ static Error* AskTooMuch(struct Task* task) {
   return First(MakeError(TRITONSERVER_ERROR_INTERNAL, "oversize", "2^60 bytes were given"), Free(task, buffer));
 }
 
+static Error* ReadHandle(struct TRITONSERVER_BufferAttributes* attributes, char* text) {
+  void* handle = NULL;
+  RETURN_IF_ERROR(TRITONSERVER_BufferAttributesCudaIpcHandle(attributes, &handle));
+  for (int index = 0; handle != NULL && index < HANDLE_BYTES; index++) sprintf(text + 2 * index, "%02x", ((unsigned char*)handle)[index]);
+  return NULL;
+}
+
 static Error* ReadAttributes(struct Task* task) {
   struct TRITONSERVER_BufferAttributes* attributes = NULL;
   const void* buffer;
@@ -344,6 +354,7 @@ static Error* ReadAttributes(struct Task* task) {
   RETURN_IF_ERROR(TRITONBACKEND_InputBufferAttributes(task->input, 0, &buffer, &attributes));
   RETURN_IF_ERROR(TRITONSERVER_BufferAttributesMemoryType(attributes, &memory));
   task->attributes_memory = memory;
+  RETURN_IF_ERROR(ReadHandle(attributes, task->input_handle));
   return TRITONSERVER_BufferAttributesMemoryTypeId(attributes, &task->attributes_device);
 }
 
@@ -364,7 +375,8 @@ static Error* Describe(const struct Task* task, struct TRITONBACKEND_Response* r
   for (size_t index = 0; index < ARRAY_LENGTH(facts); index++) {
     RETURN_IF_ERROR(TRITONBACKEND_ResponseSetIntParameter(response, facts[index].name, facts[index].value));
   }
-  return NULL;
+  RETURN_IF_ERROR(TRITONBACKEND_ResponseSetStringParameter(response, "input_handle", task->input_handle));
+  return TRITONBACKEND_ResponseSetStringParameter(response, "output_handle", task->output_handle);
 }
 
 static Error* Answer(struct Instance* self, struct TRITONBACKEND_Request* request, struct TRITONBACKEND_Response* response) {
@@ -386,6 +398,9 @@ static Error* Answer(struct Instance* self, struct TRITONBACKEND_Request* reques
   Error* error = TRITONBACKEND_OutputBuffer(output, &task.target, task.bytes, &memory, &task.output_device);
   RETURN_IF_ERROR(KeepContext(&task, error));
   task.output_memory = memory;
+  struct TRITONSERVER_BufferAttributes* attributes;
+  RETURN_IF_ERROR(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
+  RETURN_IF_ERROR(ReadHandle(attributes, task.output_handle));
   RETURN_IF_ERROR(Repeat(&task));
   return Describe(&task, response);
 }

@@ -19,7 +19,9 @@ import unittest
 from unittest import mock
 
 import cuda
+import numpy
 import server as servers
+import tritonclient.grpc as grpcclient
 from case import conch_only, needs_library
 from region import part
 from repository import Repository, identity, tensors
@@ -143,6 +145,18 @@ class GpuBackend(BackendCase):
                 self.assertEqual(facts["context_moved"], 0)
         self.assertEqual(self.pinned_bytes(), 0)
 
+    def test_tensors_of_grpc(self):
+        model = "gpu0_gpu"
+        for byte_size, expected in ((SMALL, CPU), (LARGE, PINNED), (9 * POOL_BYTES // 8, CPU)):
+            with self.subTest(byte_size=byte_size), grpcclient.InferenceServerClient(self.server.grpc) as client:
+                given = numpy.frombuffer(content(byte_size, "grpc"), numpy.uint8)
+                tensor = grpcclient.InferInput("INPUT0", [byte_size], "UINT8")
+                tensor.set_data_from_numpy(given)
+                result = client.infer(model, [tensor])
+                self.assertTrue(numpy.array_equal(result.as_numpy("OUTPUT0"), given))
+                self.assertEqual(result.get_response().parameters["input_memory"].int64_param, expected)
+        self.assertEqual(self.pinned_bytes(), 0)
+
     def test_inputs_on_devices(self):
         for device, byte_size in itertools.product(DEVICES, (SMALL, LARGE)):
             given = content(byte_size, device)
@@ -186,6 +200,22 @@ class GpuBackend(BackendCase):
                     self.assertEqual(status, 200, head)
                     self.assertTrue(target.read() == given)
             self.unregister()
+
+    def test_handles_of_regions(self):
+        """Attributes of buffers in a client's memory name it; those of bodies and of host memory have no handle."""
+        given = content(SMALL)
+        source, target = self.array(SMALL, given), self.array(SMALL)
+        self.registered("in", source)
+        self.registered("out", target)
+        here, there = part("in", 0, SMALL), part("out", 0, SMALL)
+        for model, read, written, expected in (
+                ("gpu0_gpu", None, None, ("", "")), ("gpu0_gpu", here, None, (source.handle().hex(), "")),
+                ("gpu0_gpu", here, there, (source.handle().hex(), target.handle().hex())), ("gpu0_host", None, there, ("", "")),
+                ("cpu_cpu", here, None, (source.handle().hex(), ""))):
+            with self.subTest(model=model, read=read, written=written):
+                status, head, _ = self.copy(model, b"" if read else given, read, written, SMALL)
+                self.assertEqual(status, 200, head)
+                self.assertEqual((head["parameters"]["input_handle"], head["parameters"]["output_handle"]), expected)
 
     def test_instances_at_the_same_time(self):
         models = [f"{name}_{memory}" for name in GROUPS for memory in MEMORIES]

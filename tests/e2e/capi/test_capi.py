@@ -1,5 +1,6 @@
 """The server in process: C programs (built here against our headers) and a Python one embed libtritonserver.so, opened RTLD_LOCAL."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tempfile
 import unittest
 
+import cuda
 import onnx_model
 import server as servers
 from case import conch_only, needs_library, needs_peer
@@ -33,7 +35,7 @@ class Embedded(unittest.TestCase):
         cls.backends = servers.backend_directory()
 
     def compile(self, source, target, *options):
-        compiler = ("g++", "-std=c++17") if source.endswith(".cc") else ("gcc", "-std=gnu11")
+        compiler = ("g++", "-std=c++17") if str(source).endswith(".cc") else ("gcc", "-std=gnu11")
         built = subprocess.run([*compiler, "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I", str(servers.ROOT / "src/abi/include"),
                                 str(SOURCES / source), "-o", str(target), *options], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(built.returncode, 0, built.stderr[-3000:])
@@ -42,8 +44,9 @@ class Embedded(unittest.TestCase):
     def build(self, name, suffix="c"):
         return self.compile(f"{name}.{suffix}", pathlib.Path(self.directory.name) / name, "-ldl", "-lpthread")
 
-    def run_program(self, *words, timeout=120):
-        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False)
+    def run_program(self, *words, timeout=120, environment=None):
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False,
+                              env={**os.environ, **(environment or {})})
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-6000:])
         return done.stdout
 
@@ -145,6 +148,38 @@ class Embedded(unittest.TestCase):
     @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
     def test_options_are_clean(self):
         self.options(*VALGRIND)
+
+    def backends_with_gpus(self):
+        """The backends of the tree, and the one that copies on a GPU."""
+        directory = pathlib.Path(self.directory.name) / "gpu-backends"
+        if not directory.exists():
+            (directory / "gpu_backend").mkdir(parents=True)
+            (directory / "identity").symlink_to(self.backends / "identity")
+            source = servers.ROOT / "tests/e2e/backends/gpu_backend.c"
+            self.compile(source, directory / "gpu_backend/libtriton_gpu_backend.so", "-shared", "-fPIC", str(LIBRARY), "-ldl")
+        return directory
+
+    @unittest.skipUnless(cuda.IS_REAL or cuda.DOUBLE.exists(), f"{cuda.DOUBLE} is not built")
+    def test_devices(self):
+        """Inputs and outputs in memory of GPUs, with and without a GPU."""
+        def copier(kind, output):
+            return ('backend: "gpu_backend"\n' + tensors("input", [("INPUT0", "UINT8", (-1,))]) + tensors("output", [("OUTPUT0", "UINT8", (-1,))])
+                    + f"instance_group [ {{ kind: {kind} }} ]\n"
+                    + f'parameters {{ key: "output" value {{ string_value: "{output}" }} }}\n')
+        steps = ('ensemble_scheduling { step { model_name: "identity" model_version: -1 input_map { key: "INPUT0" value: "INPUT0" } '
+                 'output_map { key: "OUTPUT0" value: "OUTPUT0" } } }\n')
+        with Repository() as repository, Repository() as plain:
+            repository.model("gpu", copier("KIND_GPU", "gpu")).model("cpu", copier("KIND_CPU", "cpu"))
+            for each in (repository, plain):
+                each.model("identity", identity([("INPUT0", "UINT8", (-1,))])).model("strings", identity([("INPUT0", "STRING", (-1,))]))
+            repository.model("ensemble", 'platform: "ensemble"\n' + tensors("input", [("INPUT0", "UINT8", (-1,))])
+                             + tensors("output", [("OUTPUT0", "UINT8", (-1,))]) + steps)
+            program, backends = self.build("devices"), self.backends_with_gpus()
+            printed = self.run_program(program, LIBRARY, repository, backends, "present", environment=cuda.environment(devices=1))
+            self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+            if not cuda.IS_REAL:
+                printed = self.run_program(program, LIBRARY, plain, backends, "absent")
+                self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 
     def test_refusals(self):
         """What functions refuse, in words."""

@@ -77,8 +77,10 @@ pub(super) fn run(
         .iter()
         .filter_map(|instance| instance.readiness_check());
     let _ = ready.send(Ok(checks.collect()));
-    let sequence_inputs =
-        index.and_then(|core| SequenceInputs::new(&start.version, core, instances.len()));
+    let sequence_inputs = index.and_then(|core| {
+        let (version, slots) = (&start.version, &queue.growable_slots);
+        SequenceInputs::new(version, core, instances.len(), device_id, slots)
+    });
     // The samples' bytes are needed no more.
     drop(start);
     match index {
@@ -165,7 +167,11 @@ fn serve(
             break;
         }
         if let Some(sequence_inputs) = &mut sequence_inputs {
-            sequence_inputs.prepare(&mut output);
+            sequence_inputs.prepare(&mut output, &mut pending);
+            if output.batch.is_empty() {
+                pending.flush();
+                continue;
+            }
             next = output.instance;
             if let Some(resources) = resource_handles.get_mut(next) {
                 resources.acquire();

@@ -25,6 +25,7 @@ use crate::execution::sequence_answers::{returned, turn_away};
 use crate::model::admission_plan::preserves_order;
 use crate::request::refusal::{cancel, has_refusals, reject};
 use crate::response_order::ResponseOrder;
+use crate::sequence::growable_slots::{GrowableSlots, SlotPlace};
 use crate::threads::timer_thread::TimerThread;
 use crate::{Error, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
 
@@ -58,6 +59,9 @@ pub struct ModelQueue {
     is_stopping: AtomicBool,
     /// Present once its sequences are being handed over: those that are under way.
     pub(crate) active_sequences: OnceLock<Arc<ActiveSequences>>,
+    /// Which slots have states in the memory of a GPU.
+    pub(crate) growable_slots: Arc<GrowableSlots>,
+    has_growable_states: bool,
     /// Of sequences that start while they are under way.
     log_limiter: LogLimiter,
     config: Arc<conch_config::ResolvedConfig>,
@@ -113,6 +117,8 @@ impl ModelQueue {
             watched_ns: AtomicU64::new(NEVER_NS),
             is_stopping: AtomicBool::new(false),
             active_sequences: OnceLock::new(),
+            growable_slots: Arc::default(),
+            has_growable_states: has_growable_states(config),
             log_limiter: LogLimiter::default(),
             config: Arc::clone(config),
             order: preserves_order(config).then(Arc::default),
@@ -243,6 +249,7 @@ impl ModelQueue {
             self.end_restarted(sequence, now_ns);
         }
         let poll_state = scheduler.form(core, now_ns, output);
+        self.free_growable_states(scheduler);
         for live in &mut output.batch {
             leave_queue(live);
         }
@@ -255,6 +262,16 @@ impl ModelQueue {
         }
         self.route_output(output);
         poll_state
+    }
+
+    /// Under the lock: gives up the memory of states whose sequence is over.
+    fn free_growable_states(&self, scheduler: &Scheduler<RequestHandle>) {
+        if self.has_growable_states
+            && let Scheduler::Sequence(sequence) = scheduler
+        {
+            let is_free = |at: SlotPlace| sequence.is_free(at.core, at.instance, at.row);
+            self.growable_slots.sweep(is_free);
+        }
     }
 
     /// After the lock: answers who is not executed, and has a deadline watched that no core
@@ -369,6 +386,7 @@ impl ModelQueue {
                     self.end_restarted(sequence, now_ns);
                 }
                 scheduler.expire(now_ns, &mut output);
+                self.free_growable_states(scheduler);
                 let seen = look(scheduler, now_ns);
                 // What it did may want cores to be called.
                 let poll_state = scheduler.expire(now_ns, &mut output);
@@ -430,6 +448,10 @@ fn leave_queue(live: &mut OwnedRequest) {
     if let Some(turn) = &live.shared().features.turn {
         turn.reserve();
     }
+}
+
+fn has_growable_states(config: &conch_config::ResolvedConfig) -> bool {
+    conch_config::states(config).is_ok_and(|states| states.iter().any(|state| state.is_growable))
 }
 
 /// Room for the cores that a model begins with and for those that come later, in whole words of the

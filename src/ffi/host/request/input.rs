@@ -27,11 +27,11 @@ pub(crate) struct BackendInput {
     budget: NonNull<Arc<Budget>>,
     /// The embedder who gave it more than its data; kept by the backend request.
     extra: Option<NonNull<InputExtra>>,
-    buffers: OnceLock<Box<[InputBuffer]>>,
+    buffers: OnceLock<Box<[BackendBuffer]>>,
 }
 
 /// What few backends ask of a buffer.
-struct InputBuffer {
+struct BackendBuffer {
     attributes: BufferAttributes,
     /// Its bytes in host memory, if they lie on a GPU and the backend wants to read them there.
     host_copy: OnceLock<ByteView>,
@@ -123,12 +123,12 @@ impl BackendInput {
 
     /// # Safety
     /// As [`BackendInput::input`], for the duration of the call.
-    unsafe fn buffers(&self) -> &[InputBuffer] {
+    unsafe fn buffers(&self) -> &[BackendBuffer] {
         // SAFETY: by this function's contract.
         let input = unsafe { self.input() };
         self.buffers.get_or_init(|| {
             let places = input.chunks.iter().map(BufferPlace::of_view);
-            let buffers = places.map(|place| InputBuffer {
+            let buffers = places.map(|place| BackendBuffer {
                 attributes: BufferAttributes::from(place),
                 host_copy: OnceLock::new(),
             });

@@ -43,8 +43,8 @@ const FIRST_BLOCK_BYTES: usize = 512;
 /// The pool recycles blocks up to this size; larger ones start here and double, in place where
 /// there is room behind them.
 const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
-/// Tensors that lie in pinned memory if they go to a GPU. Smaller ones are not worth it; larger ones
-/// get blocks that grow, which pinned ones do not.
+/// Tensors that lie in pinned memory if they go to a GPU. Smaller ones are not worth it; larger
+/// ones get blocks that grow, which pinned ones do not.
 const PINNED_BYTES: RangeInclusive<usize> = 64 << 10..=WHOLE_BLOCK_BYTES_MAX;
 /// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of
 /// inputs: no model has so many.
