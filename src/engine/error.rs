@@ -86,6 +86,12 @@ impl From<conch_log::FileError> for Error {
     }
 }
 
+impl From<conch_memory::BudgetExhausted> for Error {
+    fn from(exhausted: conch_memory::BudgetExhausted) -> Error {
+        Error::unavailable(exhausted.to_string())
+    }
+}
+
 impl From<conch_memory::OutOfMemory> for Error {
     fn from(refused: conch_memory::OutOfMemory) -> Error {
         Error::new(Code::OutOfMemory, refused.to_string())

@@ -18,6 +18,7 @@ pub mod flow_control;
 pub mod gpus;
 pub mod limits;
 pub mod model;
+pub mod private_copy;
 pub mod request;
 pub mod response_order;
 pub mod sequence;

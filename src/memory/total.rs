@@ -1,6 +1,7 @@
 //! What the process, its clients and its connections hold of the byte budget, and who may take
 //! more: [`Total::reserve_for`].
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,6 +14,18 @@ pub struct BudgetExhausted {
     pub asked_bytes: u64,
     pub limit_bytes: u64,
 }
+
+impl fmt::Display for BudgetExhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the server has no memory left for the request: the limit is {} bytes",
+            self.limit_bytes
+        )
+    }
+}
+
+impl std::error::Error for BudgetExhausted {}
 
 /// A client, as far as shares go: one of [`CLIENT_COUNT`] counters. Two clients may share one, and
 /// then a share.

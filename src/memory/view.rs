@@ -118,36 +118,6 @@ impl ByteView {
         self.is_shared
     }
 
-    /// The same bytes in memory of their own, if they are shared with other processes. One copy,
-    /// however long that takes.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if the system has none.
-    pub fn try_to_private(&self) -> Result<ByteView, OutOfMemory> {
-        if !self.is_shared {
-            return Ok(self.clone());
-        }
-        let mut block = Block::try_with_capacity(self.len)?;
-        self.read(0, &mut block);
-        Ok(ByteView::from(block))
-    }
-
-    /// The bytes of all of `parts` in one piece of memory of its own; those that the CPU cannot
-    /// read are left out.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if the system has none.
-    pub fn try_join(parts: &[ByteView]) -> Result<ByteView, OutOfMemory> {
-        let total = parts
-            .iter()
-            .try_fold(0usize, |total, part| total.checked_add(part.len()));
-        let mut block = Block::try_with_capacity(total.unwrap_or(usize::MAX))?;
-        for part in parts {
-            part.read(0, &mut block);
-        }
-        Ok(ByteView::from(block))
-    }
-
     /// The same bytes; `charge` is held for as long as they are used.
     pub fn with_charge(mut self, charge: Charge) -> ByteView {
         self.owner = Some(Arc::new((self.owner.take(), charge)));
@@ -267,13 +237,6 @@ mod tests {
         assert!(middle.slice(0, 4).is_none());
         assert!(middle.slice(3, 2).is_none());
         assert_eq!(middle.slice(3, 3).unwrap().len(), 0);
-    }
-
-    #[test]
-    fn parts_are_joined() {
-        let parts = [b"abc".as_slice(), b"", b"de"].map(ByteView::copy_of);
-        assert_eq!(ByteView::try_join(&parts).unwrap().as_ref(), b"abcde");
-        assert!(ByteView::try_join(&[]).unwrap().is_empty());
     }
 
     #[test]

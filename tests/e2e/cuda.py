@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import tempfile
+import time
 
 import server as servers
 
@@ -23,6 +25,40 @@ def environment(**settings):
         servers.place(directory / name, DOUBLE)
     path = os.pathsep.join(filter(None, [str(directory), os.environ.get("LD_LIBRARY_PATH")]))
     return {"LD_LIBRARY_PATH": path, "CONCH_CUDA_DOUBLE": ";".join(f"{key}={value}" for key, value in settings.items())}
+
+
+class FaultFile:
+    """The file in which the double of the driver finds the faults it is to have; servers are told of it by `environment`."""
+
+    # The double looks no more often than every 50 ms.
+    SEEN_S = 0.06
+    NONE = "device:0:0:1:0"
+
+    def __init__(self, directory, name="faults"):
+        self.path = pathlib.Path(directory) / name
+        self.environment = {"CONCH_CUDA_DOUBLE_FAULTS": str(self.path)}
+
+    @classmethod
+    def of_class(cls, case):
+        """One in a folder that goes with the class of tests."""
+        directory = tempfile.TemporaryDirectory(prefix="conch-cuda-faults-")
+        case.addClassCleanup(directory.cleanup)
+        return cls(directory.name)
+
+    def order(self, *faults):
+        """Has the next calls of the driver fail as told, and takes back what was told before."""
+        fresh = self.path.with_name("fresh")
+        fresh.write_text("\n".join(faults))
+        os.replace(fresh, self.path)
+        time.sleep(self.SEEN_S)
+
+    @contextlib.contextmanager
+    def failing(self, *faults):
+        self.order(*faults)
+        try:
+            yield
+        finally:
+            self.order(self.NONE)
 
 
 class Refused(Exception):

@@ -97,35 +97,19 @@ impl<'b> Input<'b> {
     /// # Errors
     /// `Unsupported` if the piece lies in GPU memory; otherwise whatever the server reports.
     pub fn buffer(&self, index: u32) -> Result<TensorBytes<'b>, Error> {
-        let mut buffer: *const c_void = ptr::null();
-        let mut byte_count = 0u64;
-        let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
-        let mut memory_type_id = 0;
-        // SAFETY: the input is live, the results writable.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_InputBuffer(
-                self.raw.as_ptr(),
-                index,
-                &raw mut buffer,
-                &raw mut byte_count,
-                &raw mut memory_type,
-                &raw mut memory_type_id,
-            ))?;
-        }
-        if memory_type == abi::TRITONSERVER_MEMORY_GPU {
+        let piece = self.piece(index, MemoryPlace::CPU)?;
+        if piece.memory_type == abi::TRITONSERVER_MEMORY_GPU {
             return Err(Error::unsupported(format!(
                 "input '{}' is in GPU memory, which this backend cannot read",
                 self.name.to_string_lossy()
             )));
         }
-        let byte_count = usize::try_from(byte_count)
-            .map_err(|_| Error::internal("input buffer larger than memory"))?;
-        if byte_count == 0 || buffer.is_null() {
+        if piece.byte_count == 0 {
             return Ok(TensorBytes::default());
         }
         // SAFETY: the server's buffer of that many bytes in main memory, readable while the request
         // is live.
-        Ok(unsafe { TensorBytes::new(buffer.cast(), byte_count) })
+        Ok(unsafe { TensorBytes::new(piece.base.cast(), piece.byte_count) })
     }
 
     /// One piece of the data, where it lies. The server may have it in several places, and gives it
@@ -134,7 +118,15 @@ impl<'b> Input<'b> {
     /// # Errors
     /// Whatever the server reports.
     pub fn memory(&self, index: u32, preferred: MemoryPlace) -> Result<MemorySource<'b>, Error> {
-        let mut buffer: *const c_void = ptr::null();
+        let piece = self.piece(index, preferred)?;
+        let place = place_of(piece.memory_type, piece.memory_type_id)?;
+        // SAFETY: the server's buffer of that many bytes in that memory, readable while the request
+        // is live.
+        Ok(unsafe { MemorySource::new(piece.base, piece.byte_count, place) })
+    }
+
+    fn piece(&self, index: u32, preferred: MemoryPlace) -> Result<InputPiece, Error> {
+        let mut base: *const c_void = ptr::null();
         let mut byte_count = 0u64;
         let mut memory_type = raw_kind(preferred.kind);
         let mut memory_type_id = preferred.id;
@@ -143,7 +135,7 @@ impl<'b> Input<'b> {
             Error::check(abi::TRITONBACKEND_InputBuffer(
                 self.raw.as_ptr(),
                 index,
-                &raw mut buffer,
+                &raw mut base,
                 &raw mut byte_count,
                 &raw mut memory_type,
                 &raw mut memory_type_id,
@@ -151,11 +143,12 @@ impl<'b> Input<'b> {
         }
         let byte_count = usize::try_from(byte_count)
             .map_err(|_| Error::internal("input buffer larger than memory"))?;
-        let len = if buffer.is_null() { 0 } else { byte_count };
-        let place = place_of(memory_type, memory_type_id)?;
-        // SAFETY: the server's buffer of that many bytes in that memory, readable while the request
-        // is live.
-        Ok(unsafe { MemorySource::new(buffer, len, place) })
+        Ok(InputPiece {
+            base,
+            byte_count: if base.is_null() { 0 } else { byte_count },
+            memory_type,
+            memory_type_id,
+        })
     }
 
     /// All of the data without a copy, if it lies in one piece.
@@ -202,6 +195,14 @@ impl<'b> Input<'b> {
         }
         Ok(())
     }
+}
+
+/// One piece of an input, as the server gave it.
+struct InputPiece {
+    base: *const c_void,
+    byte_count: usize,
+    memory_type: abi::TRITONSERVER_MemoryType,
+    memory_type_id: i64,
 }
 
 /// # Safety

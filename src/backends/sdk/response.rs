@@ -179,23 +179,11 @@ impl Outgoing {
         shape: &[i64],
         byte_count: usize,
     ) -> Result<Buffer<'_>, Error> {
-        let output = self.add_output(name, data_type, shape)?;
-        let mut buffer: *mut c_void = ptr::null_mut();
-        let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
-        let mut memory_type_id = 0;
-        // SAFETY: the output belongs to the live response, the results are writable.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_OutputBuffer(
-                output,
-                &raw mut buffer,
-                byte_count as u64,
-                &raw mut memory_type,
-                &raw mut memory_type_id,
-            ))?;
-            // The buffer belongs to the response, which stays borrowed as long as the wrapper
-            // lives.
-            Buffer::new(buffer, byte_count, memory_type, name)
-        }
+        let place = MemoryPlace::CPU;
+        let given = self.add_output(name, data_type, shape, byte_count, place)?;
+        // SAFETY: the buffer belongs to the response, which stays borrowed as long as the wrapper
+        // lives.
+        unsafe { Buffer::new(given.base, byte_count, given.memory_type, name) }
     }
 
     /// Adds an output and memory for its `byte_count` bytes, in `preferred` or wherever the server
@@ -211,35 +199,29 @@ impl Outgoing {
         byte_count: usize,
         preferred: MemoryPlace,
     ) -> Result<MemoryTarget<'_>, Error> {
-        let output = self.add_output(name, data_type, shape)?;
-        let mut buffer: *mut c_void = ptr::null_mut();
-        let mut memory_type = raw_kind(preferred.kind);
-        let mut memory_type_id = preferred.id;
-        // SAFETY: the output belongs to the live response, the results are writable.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_OutputBuffer(
-                output,
-                &raw mut buffer,
-                byte_count as u64,
-                &raw mut memory_type,
-                &raw mut memory_type_id,
-            ))?;
-        }
-        let place = place_of(memory_type, memory_type_id)?;
+        let given = self.add_output(name, data_type, shape, byte_count, preferred)?;
+        let place = place_of(given.memory_type, given.memory_type_id)?;
         // SAFETY: the buffer belongs to the response, which stays borrowed as long as the wrapper
         // lives.
-        unsafe { MemoryTarget::new(buffer, byte_count, place, name) }
+        unsafe { MemoryTarget::new(given.base, byte_count, place, name) }
     }
 
-    /// An output without a buffer.
     fn add_output(
         &self,
         name: &CStr,
         data_type: DataType,
         shape: &[i64],
-    ) -> Result<*mut abi::TRITONBACKEND_Output, Error> {
+        byte_count: usize,
+        preferred: MemoryPlace,
+    ) -> Result<OutputMemory, Error> {
         let mut output = ptr::null_mut();
-        // SAFETY: the response is live and ours; name and shape are copied.
+        let mut given = OutputMemory {
+            base: ptr::null_mut(),
+            memory_type: raw_kind(preferred.kind),
+            memory_type_id: preferred.id,
+        };
+        // SAFETY: the response is live and ours; name and shape are copied; the output belongs to
+        // the response, and the results are writable.
         unsafe {
             Error::check(abi::TRITONBACKEND_ResponseOutput(
                 self.raw.as_ptr(),
@@ -249,8 +231,15 @@ impl Outgoing {
                 shape.as_ptr(),
                 u32::try_from(shape.len()).map_err(|_| Error::internal("too many dimensions"))?,
             ))?;
+            Error::check(abi::TRITONBACKEND_OutputBuffer(
+                output,
+                &raw mut given.base,
+                byte_count as u64,
+                &raw mut given.memory_type,
+                &raw mut given.memory_type_id,
+            ))?;
         }
-        Ok(output)
+        Ok(given)
     }
 
     /// Sends it as the last response of its request, or with more to come.
@@ -278,6 +267,13 @@ impl Outgoing {
         // SAFETY: the response is live and ours until this call.
         unsafe { Error::check(abi::TRITONBACKEND_ResponseSend(raw.as_ptr(), flags, error)) }
     }
+}
+
+/// An output's memory, as the server gave it.
+struct OutputMemory {
+    base: *mut c_void,
+    memory_type: abi::TRITONSERVER_MemoryType,
+    memory_type_id: i64,
 }
 
 fn flags(is_final: bool) -> u32 {

@@ -129,7 +129,8 @@ fn check_and_reserve(
     if let Some(trace) = request.observer().and_then(|observer| observer.trace()) {
         trace.reach(TraceActivity::RequestStart, timestamps.request_start_ns);
         trace.reach(TraceActivity::QueueStart, timestamps.queue_start_ns);
-        trace.show_inputs(TraceActivity::TensorQueueInput, &request.inputs);
+        let budget = origin.features.budget.as_ref();
+        trace.show_inputs(TraceActivity::TensorQueueInput, &request.inputs, budget);
     }
     Ok(Claim::new(origin, request))
 }

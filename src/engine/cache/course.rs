@@ -199,7 +199,12 @@ fn answer(live: OwnedRequest, lookup: &CacheLookup, kept: &CachedResponse) {
     let response = kept.to_response(&origin.model);
     if let Some(trace) = live.observer().and_then(|observer| observer.trace()) {
         // In a trace a kept answer shows as the one that a backend makes, as upstream has it.
-        trace.show_outputs(TraceActivity::TensorBackendOutput, &response.outputs);
+        let budget = origin.features.budget.as_ref();
+        trace.show_outputs(
+            TraceActivity::TensorBackendOutput,
+            &response.outputs,
+            budget,
+        );
     }
     // Its inputs and its places are free before the client can send another.
     drop(live);

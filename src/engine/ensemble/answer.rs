@@ -65,7 +65,8 @@ impl Execution {
     /// # Errors
     /// Without memory for what has to be copied.
     pub(super) fn response(&self, values: SmallVec<[TensorData; 2]>) -> Result<Response, Error> {
-        let model = &self.handle.shared().model;
+        let origin = self.handle.shared();
+        let (model, budget) = (&origin.model, origin.features.budget.as_ref());
         let config = &model.config;
         let state = self.state();
         let trace = state
@@ -88,7 +89,7 @@ impl Execution {
                 }
                 continue;
             };
-            outputs.push(tensor.into_output(spec, is_batching)?);
+            outputs.push(tensor.into_output(spec, is_batching, budget)?);
             if let Some(sequence) = value.sequence
                 && parameters.is_empty()
             {
@@ -97,7 +98,7 @@ impl Execution {
         }
         drop(state);
         if let Some(trace) = trace {
-            trace.show_outputs(TraceActivity::TensorBackendOutput, &outputs);
+            trace.show_outputs(TraceActivity::TensorBackendOutput, &outputs, budget);
         }
         Ok(Response {
             model: Arc::clone(model),

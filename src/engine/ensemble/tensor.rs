@@ -1,15 +1,16 @@
 //! Data that passes between steps: tensors, as views that are never copied, and the sequence that
 //! they belong to.
 
+use std::sync::Arc;
+
 use conch_config::{DataType, ResolvedConfig, TensorSpec, dims_agree};
-use conch_memory::ByteView;
+use conch_memory::{Budget, ByteView};
 use smallvec::SmallVec;
 
-use crate::gpus::GpuHost;
 use crate::request::context::Request;
 use crate::request::correlation_id::CorrelationId;
 use crate::tensor::Shape;
-use crate::{Error, Output, Parameter, ParameterValue, Response, SequenceFlags};
+use crate::{Error, Output, Parameter, ParameterValue, Response, SequenceFlags, private_copy};
 
 /// The value of one of the ensemble's tensors.
 #[derive(Clone, Debug)]
@@ -179,11 +180,16 @@ impl StepTensor {
         }
     }
 
-    /// The tensor as an output of the ensemble.
+    /// The tensor as an output of the ensemble. What has to be copied is charged to `budget`.
     ///
     /// # Errors
     /// Without memory for what has to be copied.
-    pub(crate) fn into_output(self, spec: &TensorSpec, is_batching: bool) -> Result<Output, Error> {
+    pub(crate) fn into_output(
+        self,
+        spec: &TensorSpec,
+        is_batching: bool,
+        budget: Option<&Arc<Budget>>,
+    ) -> Result<Output, Error> {
         let dims = spec.reshape.as_ref().unwrap_or(&spec.dims);
         let shape = self.shape_for(dims, is_batching);
         let shape = match &spec.reshape {
@@ -194,7 +200,9 @@ impl StepTensor {
             name: spec.name.clone(),
             data_type: self.data_type,
             shape,
-            data: joined(&self.chunks)?,
+            // One piece: an input of the ensemble that is its output, too, may come in several. And
+            // private: what a client may still write to is no answer.
+            data: private_copy::join(&self.chunks, budget)?,
         })
     }
 }
@@ -223,27 +231,8 @@ fn reshaped(shape: &Shape, made: &[i64], shown: &[i64], batch_dim_count: usize) 
     target
 }
 
-/// One piece: an input of the ensemble that is its output, too, may come in several.
-fn joined(chunks: &[ByteView]) -> Result<ByteView, Error> {
-    match chunks {
-        [] => Ok(ByteView::empty()),
-        // What a client may still write to is no answer.
-        [only] => GpuHost::to_private(only),
-        chunks if chunks.iter().all(|chunk| chunk.place().is_host()) => {
-            Ok(ByteView::try_join(chunks)?)
-        }
-        chunks => {
-            let parts: Result<Vec<ByteView>, Error> =
-                chunks.iter().map(GpuHost::to_private).collect();
-            Ok(ByteView::try_join(&parts?)?)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::testing::model;
 
@@ -417,7 +406,7 @@ mod tests {
                 &[7, 3],
             ),
         ] {
-            let output = made(shape).into_output(&spec(text), false).unwrap();
+            let output = made(shape).into_output(&spec(text), false, None).unwrap();
             assert_eq!(&*output.shape, expected, "{text}");
             assert_eq!(output.data.as_slice(), Some(&[1, 2, 3][..]), "in one piece");
         }

@@ -220,23 +220,6 @@ impl GpuHost {
         copied.map_err(|error| Error::internal(format!("GPU {device_id}: {error}")))
     }
 
-    /// A copy of a view in memory of our own, wherever it lies; a view of such memory is only
-    /// shared. Blocks for the copy if it lies on a GPU.
-    ///
-    /// # Errors
-    /// UNAVAILABLE without memory; INTERNAL, what the driver refuses.
-    pub fn to_private(view: &ByteView) -> Result<ByteView, Error> {
-        if view.place().is_host() {
-            return Ok(view.try_to_private()?);
-        }
-        let mut block = match GpuHost::output_pool() {
-            Some(pool) => pool.try_take(view.len())?,
-            None => Block::try_with_capacity(view.len())?,
-        };
-        GpuHost::read(view, &mut block)?;
-        Ok(ByteView::from(block))
-    }
-
     /// Copies `bytes` to the beginning of a region's view of device memory. Blocks for the copy.
     ///
     /// # Errors

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use conch_config::DataType;
-use conch_memory::ByteView;
+use conch_memory::{Budget, ByteView};
 
 use crate::clock::monotonic_ns;
-use crate::gpus::GpuHost;
+use crate::private_copy::{join, to_private};
 use crate::tensor::Input;
 
 /// A station of a request, numbered as in Triton's C API.
@@ -93,12 +93,18 @@ impl Trace {
         self.sink.reached(activity, monotonic_ns());
     }
 
-    /// Shows inputs; those in several pieces are put together for it, on the host.
+    /// Shows inputs; those in several pieces are put together for it, on the host. What is copied
+    /// for it is charged to `budget`.
     ///
     /// Those on a GPU are copied to the host, which blocks. A shard shows inputs that are queued
     /// and must not wait for a device, so they are shown at that station when the backend gets
     /// them, on its core: a client leaves them alone until it has its answer.
-    pub fn show_inputs(&self, activity: TraceActivity, inputs: &[Input]) {
+    pub fn show_inputs(
+        &self,
+        activity: TraceActivity,
+        inputs: &[Input],
+        budget: Option<&Arc<Budget>>,
+    ) {
         if !self.sink.wants_tensors() {
             return;
         }
@@ -113,7 +119,8 @@ impl Trace {
             if activities.is_empty() || input.chunks.is_empty() {
                 continue;
             }
-            let Some(data) = whole(&input.chunks) else {
+            // What a backend finds in shared memory may be different.
+            let Ok(data) = join(&input.chunks, budget) else {
                 continue;
             };
             for activity in activities {
@@ -122,13 +129,19 @@ impl Trace {
         }
     }
 
-    /// Shows outputs, on a thread that may wait for the copy of those on a GPU.
-    pub fn show_outputs(&self, activity: TraceActivity, outputs: &[crate::Output]) {
+    /// Shows outputs, on a thread that may wait for the copy of those on a GPU. What is copied for
+    /// it is charged to `budget`.
+    pub fn show_outputs(
+        &self,
+        activity: TraceActivity,
+        outputs: &[crate::Output],
+        budget: Option<&Arc<Budget>>,
+    ) {
         if !self.sink.wants_tensors() {
             return;
         }
         for output in outputs {
-            if let Ok(data) = GpuHost::to_private(&output.data) {
+            if let Ok(data) = to_private(&output.data, budget) {
                 self.show(
                     activity,
                     &output.name,
@@ -155,17 +168,6 @@ impl Trace {
             data,
         };
         self.sink.showed(activity, &tensor);
-    }
-}
-
-/// The pieces of an input in one, in memory that no client changes: what the backend finds in
-/// shared memory may be different.
-fn whole(chunks: &[ByteView]) -> Option<ByteView> {
-    let copies = chunks.iter().map(GpuHost::to_private);
-    let chunks: Vec<ByteView> = copies.collect::<Result<_, _>>().ok()?;
-    match chunks.as_slice() {
-        [only] => Some(only.clone()),
-        chunks => ByteView::try_join(chunks).ok(),
     }
 }
 

@@ -9,6 +9,7 @@ use conch_config::DataType;
 use conch_memory::{AllowedOwners, ByteView};
 
 use crate::admission::shm_completion::ShmCompletion;
+use crate::private_copy::to_private;
 use crate::shared_memory::regions::{DISABLED, NAME_BYTES_MAX};
 use crate::shared_memory::*;
 use crate::testing::{Recorder, admit, draft, model, until};
@@ -59,7 +60,7 @@ fn names(regions: &Regions) -> Vec<String> {
 }
 
 fn content(view: &ByteView) -> Vec<u8> {
-    view.try_to_private().unwrap().as_ref().to_vec()
+    to_private(view, None).unwrap().as_ref().to_vec()
 }
 
 /// How often a mapping of the object is in the process' address space.

@@ -61,11 +61,12 @@ pub(crate) fn examine(
     let batch_size = batch_size(&request, config, &matched, &draft.inputs)?;
 
     let mut inputs: SmallVec<[Input; 4]> = SmallVec::with_capacity(draft.inputs.len());
+    let budget = draft.features.budget.as_ref();
     for (input, index) in draft.inputs.drain(..).zip(&matched.indices) {
         let spec = config.inputs.get(*index).expect("matched above");
         let label = if draft.is_raw { raw::LABEL } else { &spec.name };
         inputs.push(tensor::check(
-            &request, config, spec, label, batch_size, input,
+            &request, config, spec, label, batch_size, input, budget,
         )?);
     }
     Ok(CheckedDraft {

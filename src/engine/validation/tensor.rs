@@ -1,10 +1,12 @@
 //! One input against its configuration: type, shape, reshape, bytes.
 
+use std::sync::Arc;
+
 use conch_config::{DataType, ResolvedConfig, TensorSpec};
-use conch_memory::ByteView;
+use conch_memory::{Budget, ByteView};
 
 use crate::Error;
-use crate::gpus::GpuHost;
+use crate::private_copy::to_private;
 use crate::request::draft::DraftInput;
 use crate::request::messages::Dims;
 use crate::tensor::{Input, Shape};
@@ -20,6 +22,7 @@ const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model c
                           docs for more info on max_batch_size.";
 
 /// Checks one input and gives it the shape that the backend sees. `label` is its name in messages.
+/// A copy is charged to `budget`.
 pub(super) fn check(
     request: &RequestLabel<'_>,
     config: &ResolvedConfig,
@@ -27,6 +30,7 @@ pub(super) fn check(
     label: &str,
     batch_size: u32,
     mut input: DraftInput<'_>,
+    budget: Option<&Arc<Budget>>,
 ) -> Result<Input, Error> {
     let model = request.model;
     if is_content_checked(spec.data_type, spec.is_shape_tensor) {
@@ -34,7 +38,7 @@ pub(super) fn check(
         // for what they left.
         let is_foreign = |chunk: &&mut ByteView| chunk.is_shared() || !chunk.place().is_host();
         for chunk in input.chunks.iter_mut().filter(is_foreign) {
-            *chunk = GpuHost::to_private(chunk)?;
+            *chunk = to_private(chunk, budget)?;
         }
     }
     if input.data_type != spec.data_type {

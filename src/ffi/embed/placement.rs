@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_engine::gpus::GpuHost;
+use conch_engine::private_copy::to_private;
 use conch_engine::{Error, Output};
 use conch_memory::{ByteView, MemoryPlace};
 
@@ -178,7 +179,8 @@ impl RequestAllocator {
     fn move_in(&self, output: &mut Output) -> Result<(), Error> {
         let name = c_string(&output.name);
         let placed = self.place(&name, output.data.len(), (abi::TRITONSERVER_MEMORY_CPU, 0))?;
-        let source = GpuHost::to_private(&output.data)?;
+        // Not charged: it is gone when this returns.
+        let source = to_private(&output.data, None)?;
         let bytes = source.as_slice().unwrap_or_default();
         if placed.place().is_host() {
             // SAFETY: the allocator gave that many bytes of host memory, which nobody else uses

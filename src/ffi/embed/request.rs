@@ -13,6 +13,7 @@ use conch_config::{DataType, Scheduling};
 use conch_control::Server;
 use conch_engine::clock::monotonic_ns;
 use conch_engine::gpus::GpuHost;
+use conch_engine::private_copy::to_private;
 use conch_engine::request::messages::RequestIdPrefix;
 use conch_engine::request::trace::Trace;
 use conch_engine::threads::timer_thread::TimerThread;
@@ -21,7 +22,7 @@ use conch_engine::{
     ParameterValue, RequestHandle, RequestObserver, RequestTarget, SequenceFlags, Shape,
     Timestamps, WeakRequestHandle,
 };
-use conch_memory::{ByteView, MemoryKind, MemoryPlace};
+use conch_memory::{Budget, ByteView, MemoryKind, MemoryPlace};
 use smallvec::SmallVec;
 
 use super::callbacks::EmbedderCallback;
@@ -385,7 +386,10 @@ impl InferenceRequest {
         };
         let completion = Arc::clone(&embedded) as Arc<dyn Completion>;
         let admitted = self
-            .draft(Arc::clone(&embedded) as Arc<dyn RequestObserver>)
+            .draft(
+                server.budget(),
+                Arc::clone(&embedded) as Arc<dyn RequestObserver>,
+            )
             .and_then(|draft| {
                 conch_engine::admission::admit(permit, draft, &completion, 0, timestamps)
             });
@@ -416,7 +420,11 @@ impl InferenceRequest {
         }
     }
 
-    fn draft(&self, observer: Arc<dyn RequestObserver>) -> Result<Draft<'_>, Error> {
+    fn draft(
+        &self,
+        budget: &Arc<Budget>,
+        observer: Arc<dyn RequestObserver>,
+    ) -> Result<Draft<'_>, Error> {
         let mut draft = Draft {
             id: self.id.to_str().unwrap_or_default(),
             correlation_id: self.sequence(),
@@ -429,6 +437,7 @@ impl InferenceRequest {
             observer: Some(observer),
             ..Draft::default()
         };
+        draft.features.budget = Some(Arc::clone(budget));
         for input in &self.inputs {
             let data_type = match DataType::from_number(input.data_type) {
                 Some(data_type) => data_type,
@@ -442,7 +451,7 @@ impl InferenceRequest {
             if draft.is_raw {
                 // Its bytes are rearranged on the host.
                 for chunk in chunks.iter_mut().filter(|chunk| !chunk.place().is_host()) {
-                    *chunk = GpuHost::to_private(chunk)?;
+                    *chunk = to_private(chunk, draft.features.budget.as_ref())?;
                 }
             }
             draft.inputs.push(DraftInput {

@@ -121,12 +121,7 @@ pub(crate) async fn copy(
     view: &ByteView,
 ) -> Result<ByteView, Error> {
     let mut charge = Charge::empty(budget);
-    charge.cover(view.len() as u64).map_err(|exhausted| {
-        Error::unavailable(format!(
-            "the server has no memory left for the request: the limit is {} bytes",
-            exhausted.limit_bytes
-        ))
-    })?;
+    charge.cover(view.len() as u64)?;
     let mut block = shard.pool.try_take(view.len())?;
     block.set_charge(charge);
     if !view.place().is_host() {

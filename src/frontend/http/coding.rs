@@ -234,7 +234,7 @@ impl BodyInflater {
         }
         let room = (self.plain.capacity().min(whole_bytes_max) - length).min(SLICE_BYTES);
         if let Some(charge) = self.plain.charge_mut() {
-            charge.cover((length + room) as u64).map_err(exhausted)?;
+            charge.cover((length + room) as u64)?;
         }
         Ok(room)
     }
@@ -248,13 +248,6 @@ impl BodyInflater {
 
 fn corrupt() -> Error {
     Error::internal("encountered inconsistent stream state during decompression")
-}
-
-fn exhausted(exhausted: conch_memory::BudgetExhausted) -> Error {
-    Error::unavailable(format!(
-        "the server has no memory left for the request: the limit is {} bytes",
-        exhausted.limit_bytes
-    ))
 }
 
 #[cfg(test)]

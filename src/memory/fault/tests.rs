@@ -1,12 +1,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::ByteView;
-use crate::shared::tests::Object;
-
-fn read(view: &ByteView) -> Vec<u8> {
-    view.try_to_private().unwrap().as_slice().unwrap().to_vec()
-}
+use crate::shared::tests::{Object, bytes_of};
 
 /// Runs the test `name` of this module in a process of its own. None in that process; else its exit
 /// code, or minus its signal.
@@ -39,18 +34,18 @@ fn a_range_whose_file_shrinks_is_lost_and_others_are_not() {
     let last = shared.view((1 << 20) - 4, 4, ()).unwrap();
     assert!(first.write(b"head") && last.write(b"tail"));
     object.resize(4096);
-    assert_eq!(read(&first), b"head");
+    assert_eq!(bytes_of(&first), b"head");
     assert!(!shared.is_lost(), "nobody has stumbled over it yet");
-    assert_eq!(read(&last), [0; 4]);
+    assert_eq!(bytes_of(&last), [0; 4]);
     assert!(shared.is_lost() && !sound.is_lost());
     // It can be used on, to no effect.
     assert!(first.write(b"x") && last.write(b"y"));
     assert_eq!(
-        (read(&first), read(&last)),
+        (bytes_of(&first), bytes_of(&last)),
         (b"x\0\0\0".to_vec(), b"y\0\0\0".to_vec())
     );
     let again = object.open(0, 4).unwrap();
-    assert_eq!(read(&again.view(0, 4, ()).unwrap()), b"head");
+    assert_eq!(bytes_of(&again.view(0, 4, ()).unwrap()), b"head");
     drop((shared, first, last));
     // Whoever gets the place in the table next begins unharmed.
     assert!(!other.open(0, 4096).unwrap().is_lost());
@@ -104,7 +99,7 @@ fn fault_elsewhere() {
     SLOTS[index].set(0, 0);
     object.resize(0);
     drop(object);
-    read(&view);
+    bytes_of(&view);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{Gid, Uid};
 
 use super::*;
+use crate::Block;
 
 /// An object of its own, gone at the end.
 pub(crate) struct Object {
@@ -38,8 +39,10 @@ impl Drop for Object {
     }
 }
 
-fn bytes_of(view: &ByteView) -> Vec<u8> {
-    view.try_to_private().unwrap().as_slice().unwrap().to_vec()
+pub(crate) fn bytes_of(view: &ByteView) -> Vec<u8> {
+    let mut block = Block::try_with_capacity(view.len()).unwrap();
+    view.read(0, &mut block);
+    block.as_slice().to_vec()
 }
 
 #[test]

@@ -2,36 +2,12 @@
 // The id of a request may ask for something else: "keep" does not finish the state's next value, "ask <n>" asks for a buffer of n bytes.
 // Parameters of a response tell where the server had the state: in_memory and in_device of the input, out_memory and out_device of the
 // buffer, told_memory and told_device of its attributes, moved if buffer and input have different addresses, and rows of the batch.
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "triton/core/tritonbackend.h"
-
-#define RETURN_IF_ERROR(call)              \
-  do {                                     \
-    Error* failed = (call);                \
-    if (failed != NULL) return failed;     \
-  } while (0)
-
-typedef struct TRITONSERVER_Error Error;
-typedef int Code;
-typedef void *Context, *Stream;
-
-static struct {
-  void* library;
-  Code (*Init)(unsigned flags);
-  Code (*DeviceGet)(int* device, int ordinal);
-  Code (*ContextRetain)(Context* context, int device);
-  Code (*ContextRelease)(int device);
-  Code (*ContextSet)(Context context);
-  Code (*StreamCreate)(Stream* stream, unsigned flags);
-  Code (*StreamDestroy)(Stream stream);
-  Code (*StreamSynchronize)(Stream stream);
-  Code (*Copy)(uint64_t to, uint64_t from, size_t bytes, Stream stream);
-} cu;
+#include "driver.h"
 
 struct Instance {
   int device;
@@ -39,48 +15,9 @@ struct Instance {
   Stream stream;
 };
 
-static Error* MakeError(const char* what, const char* more) {
-  char text[400];
-  snprintf(text, sizeof text, "%s: %s", what, more);
-  return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, text);
-}
-
-static Error* Check(const char* call, Code code) {
-  char text[16];
-  snprintf(text, sizeof text, "%d", code);
-  return code == 0 ? NULL : MakeError(call, text);
-}
-
-static void Tell(Error* error) {
-  if (error == NULL) return;
-  fprintf(stderr, "growable backend: %s\n", TRITONSERVER_ErrorMessage(error));
-  TRITONSERVER_ErrorDelete(error);
-}
-
 Error* TRITONBACKEND_Initialize(struct TRITONBACKEND_Backend* backend) {
-  const struct {
-    const char* name;
-    void* place;
-  } functions[] = {
-      {"cuInit", &cu.Init},
-      {"cuDeviceGet", &cu.DeviceGet},
-      {"cuDevicePrimaryCtxRetain", &cu.ContextRetain},
-      {"cuDevicePrimaryCtxRelease_v2", &cu.ContextRelease},
-      {"cuCtxSetCurrent", &cu.ContextSet},
-      {"cuStreamCreate", &cu.StreamCreate},
-      {"cuStreamDestroy_v2", &cu.StreamDestroy},
-      {"cuStreamSynchronize", &cu.StreamSynchronize},
-      {"cuMemcpyAsync", &cu.Copy},
-  };
   (void)backend;
-  cu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (cu.library == NULL) return MakeError("libcuda.so.1", dlerror());
-  for (size_t index = 0; index < sizeof functions / sizeof functions[0]; index++) {
-    void* found = dlsym(cu.library, functions[index].name);
-    if (found == NULL) return MakeError(functions[index].name, "the driver has none");
-    memcpy(functions[index].place, &found, sizeof found);
-  }
-  return Check("cuInit", cu.Init(0));
+  return OpenDriver();
 }
 
 static Error* Open(struct Instance* self, struct TRITONBACKEND_ModelInstance* instance) {
@@ -89,13 +26,13 @@ static Error* Open(struct Instance* self, struct TRITONBACKEND_ModelInstance* in
   RETURN_IF_ERROR(Check("cuDeviceGet", cu.DeviceGet(&device, self->device)));
   RETURN_IF_ERROR(Check("cuDevicePrimaryCtxRetain", cu.ContextRetain(&self->context, device)));
   RETURN_IF_ERROR(Check("cuCtxSetCurrent", cu.ContextSet(self->context)));
-  RETURN_IF_ERROR(Check("cuStreamCreate", cu.StreamCreate(&self->stream, 1)));
+  RETURN_IF_ERROR(Check("cuStreamCreate", cu.StreamCreate(&self->stream, STREAM_NON_BLOCKING)));
   return TRITONBACKEND_ModelInstanceSetState(instance, self);
 }
 
 Error* TRITONBACKEND_ModelInstanceInitialize(struct TRITONBACKEND_ModelInstance* instance) {
   struct Instance* self = calloc(1, sizeof *self);
-  return self == NULL ? MakeError("instance", "no memory") : Open(self, instance);
+  return self == NULL ? MakeError(TRITONSERVER_ERROR_UNAVAILABLE, "instance", "no memory") : Open(self, instance);
 }
 
 Error* TRITONBACKEND_ModelInstanceFinalize(struct TRITONBACKEND_ModelInstance* instance) {
@@ -124,7 +61,7 @@ static Error* Read(struct Instance* self, struct TRITONBACKEND_Request* request,
   uint32_t pieces = 0;
   RETURN_IF_ERROR(TRITONBACKEND_RequestInput(request, name, &input));
   RETURN_IF_ERROR(TRITONBACKEND_InputProperties(input, NULL, NULL, NULL, NULL, NULL, &pieces));
-  if (pieces != 1) return MakeError(name, "not in one piece");
+  if (pieces != 1) return MakeError(TRITONSERVER_ERROR_INTERNAL, name, "not in one piece");
   piece->memory = TRITONSERVER_MEMORY_GPU, piece->device = self->device;
   return TRITONBACKEND_InputBuffer(input, 0, &piece->base, &piece->bytes, &piece->memory, &piece->device);
 }
@@ -169,7 +106,7 @@ static Error* Answer(struct Instance* self, struct TRITONBACKEND_Request* reques
       {"in_memory", held.memory},     {"in_device", held.device},   {"out_memory", memory},         {"out_device", device},
       {"told_memory", told_memory},   {"told_device", told_device}, {"moved", buffer != held.base}, {"rows", rows},
   };
-  for (size_t index = 0; index < sizeof facts / sizeof facts[0]; index++) {
+  for (size_t index = 0; index < ARRAY_LENGTH(facts); index++) {
     RETURN_IF_ERROR(TRITONBACKEND_ResponseSetIntParameter(response, facts[index].name, facts[index].value));
   }
   return NULL;

@@ -2,17 +2,13 @@
 
 Runs against the double of the driver in src/testkit/cuda, or against the machine's driver with CONCH_CUDA=real."""
 
-import atexit
 import contextlib
-import functools
 import itertools
 import json
 import os
 import pathlib
 import random
 import shutil
-import subprocess
-import tempfile
 import threading
 import time
 import unittest
@@ -22,6 +18,7 @@ import cuda
 import numpy
 import server as servers
 import tritonclient.grpc as grpcclient
+from c_backend import compiled
 from case import conch_only, needs_library
 from region import part
 from repository import Repository, identity, tensors
@@ -40,23 +37,12 @@ POOL_BYTES = 4 << 20
 OVERSIZE = 1 << 60
 USED = "nv_pinned_memory_pool_used_bytes"
 POOL_USED = "conch_gpu_memory_pool_used_bytes"
-# The double looks at its file of faults no more often than every 50 ms.
-FAULTS_SEEN_S = 0.06
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS = 1, 2, 700
 
 
-@functools.cache
 def backends():
-    """A backend directory with the backend, compiled once per process."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="conch-gpu-backend-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    library = path / "gpu_backend" / "libtriton_gpu_backend.so"
-    library.parent.mkdir()
-    built = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-I",
-                            str(servers.ROOT / "src/abi/include"), str(SOURCE), "-o", str(library), "-ldl"],
-                           capture_output=True, text=True, timeout=60, check=False)
-    if built.returncode:
-        raise AssertionError(built.stderr[-3000:])
+    """A backend directory with the backend, and `identity`."""
+    path = compiled("gpu_backend", SOURCE)
     servers.place(path / "identity" / "libtriton_identity.so", servers.built("libtriton_identity.so"))
     return path
 
@@ -538,27 +524,15 @@ class FaultCase(BackendCase):
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="conch-gpu-faults-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.faults = pathlib.Path(directory.name) / "faults"
-        cls.environment = {"CONCH_CUDA_DOUBLE_FAULTS": str(cls.faults)}
+        cls.faults = cuda.FaultFile.of_class(cls)
+        cls.environment = cls.faults.environment
         super().setUpClass()
-
-    def order(self, *faults):
-        """Has the next calls of the driver fail as told, and takes back what was told before."""
-        fresh = self.faults.with_name("fresh")
-        fresh.write_text("\n".join(faults))
-        os.replace(fresh, self.faults)
-        time.sleep(FAULTS_SEEN_S)
 
     @contextlib.contextmanager
     def failing(self, *faults):
-        self.order(*faults)
-        try:
+        with self.faults.failing(*faults):
             yield
-        finally:
-            self.order("device:0:0:1:0")
-            self.assert_works("gpu1_gpu")
+        self.assert_works("gpu1_gpu")
 
     def assert_others_work(self):
         """Models on the CPU, and on the other device."""
@@ -654,13 +628,12 @@ class GpuBackendFaults(FaultCase):
         self.assert_healthy()
 
     def test_a_broken_device_does_not_hold_up_the_end(self):
-        fresh = self.faults.with_name("own")
+        faults = cuda.FaultFile(self.faults.path.parent, "own")
         with Repository() as repository:
             faulty_models(repository)
-            environment = {**self.environment, "CONCH_CUDA_DOUBLE_FAULTS": str(fresh)}
+            environment = {**self.environment, **faults.environment}
             with servers.Server(repository.path, *self.flags, environment=environment, backends=str(backends())) as server:
-                fresh.write_text(f"device:0:0:1:{ILLEGAL_ADDRESS}")
-                time.sleep(FAULTS_SEEN_S)
+                faults.order(f"device:0:0:1:{ILLEGAL_ADDRESS}")
                 head = {"inputs": [{"name": "INPUT0", "datatype": "UINT8", "shape": [1], "data": [1]}]}
                 status, reply = server.post_json("/v2/models/gpu0_gpu/infer", head)
                 self.assertEqual(status, 500, reply)

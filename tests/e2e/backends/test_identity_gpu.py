@@ -2,16 +2,13 @@
 
 Runs against the double of the driver in src/testkit/cuda, or against the machine's driver with CONCH_CUDA=real."""
 
-import contextlib
 import itertools
 import json
-import os
 import pathlib
 import queue
 import random
 import tempfile
 import threading
-import time
 import unittest
 
 import numpy as np
@@ -33,8 +30,6 @@ SIZES = (0, 1, 64, 4095, 65537, LARGE, 16 << 20)
 TYPES = {"UINT8": np.uint8, "FP16": np.float16, "FP32": np.float32, "INT64": np.int64}
 PINNED = "nv_pinned_memory_pool_used_bytes"
 POOL = "conch_gpu_memory_pool_used_bytes"
-# The double looks at its file of faults no more often than every 50 ms.
-FAULTS_SEEN_S = 0.06
 INVALID_VALUE, ILLEGAL_ADDRESS = 1, 700
 
 
@@ -476,26 +471,9 @@ class Faults(IdentityCase):
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="conch-gpu-faults-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.faults = pathlib.Path(directory.name) / "faults"
-        cls.environment = {"CONCH_CUDA_DOUBLE_FAULTS": str(cls.faults)}
+        cls.faults = cuda.FaultFile.of_class(cls)
+        cls.environment = cls.faults.environment
         super().setUpClass()
-
-    def order(self, *faults):
-        """Has the next calls of the driver fail as told, and takes back what was told before."""
-        fresh = self.faults.with_name("fresh")
-        fresh.write_text("\n".join(faults))
-        os.replace(fresh, self.faults)
-        time.sleep(FAULTS_SEEN_S)  # the double looks no more often
-
-    @contextlib.contextmanager
-    def failing(self, *faults):
-        self.order(*faults)
-        try:
-            yield
-        finally:
-            self.order("device:0:0:1:0")
 
     def regions(self, device=0):
         given, target = content(LARGE, device), self.array(LARGE, device=device)
@@ -512,25 +490,25 @@ class Faults(IdentityCase):
         given, source, goal, target = self.regions()
         refused = "^GPU 0: cu[A-Za-z]+: CUDA_ERROR_INVALID_VALUE"
         for call in ("cuMemcpyAsync", "copy", "cuEventSynchronize"):
-            with self.subTest(call), self.failing(f"{call}:0:1:{INVALID_VALUE}"):
+            with self.subTest(call), self.faults.failing(f"{call}:0:1:{INVALID_VALUE}"):
                 self.assert_refused(refused, "gpu0", b"", source, goal, [LARGE])
                 self.assert_repeats("gpu0", given, source, goal, target)
-        with self.failing(f"cuEventRecord:0:1:{INVALID_VALUE}"):
+        with self.faults.failing(f"cuEventRecord:0:1:{INVALID_VALUE}"):
             self.assert_repeats("gpu0", given, source, goal, target)
 
     def test_an_input_that_is_not_on_its_device(self):
         given, source, goal, target = self.regions()
-        with self.failing(f"copy:0:1:{INVALID_VALUE}"):
+        with self.faults.failing(f"copy:0:1:{INVALID_VALUE}"):
             self.assert_refused("CUDA_ERROR_INVALID_VALUE", "gpu0", b"", source, None, [LARGE])
             self.assert_repeats("gpu0", given, source)
-        with self.failing(f"copy:0:1:{INVALID_VALUE}"):
+        with self.faults.failing(f"copy:0:1:{INVALID_VALUE}"):
             self.assert_refused("CUDA_ERROR_INVALID_VALUE", "gpu0", given, None, goal, [LARGE])
             self.assert_repeats("gpu0", given, None, goal, target)
 
     def test_a_device_breaks(self):
         given, source, goal, target = self.regions()
         far, far_source, far_goal, far_target = self.regions(1)
-        with self.failing(f"copy:0:1:{ILLEGAL_ADDRESS}"):
+        with self.faults.failing(f"copy:0:1:{ILLEGAL_ADDRESS}"):
             for _ in range(3):
                 self.assert_refused("^GPU 0: cu[A-Za-z]+: CUDA_ERROR_ILLEGAL_ADDRESS", "gpu0", b"", source, goal, [LARGE])
             self.assert_repeats("gpu1", far, far_source, far_goal, far_target)
@@ -542,7 +520,7 @@ class Faults(IdentityCase):
         given, source, goal, target = self.regions()
         self.assert_repeats("gpu0", given, source)
         used, pinned = self.used(), self.server.metrics()[PINNED]
-        with self.failing(f"copy:0:1000:{INVALID_VALUE}"):
+        with self.faults.failing(f"copy:0:1000:{INVALID_VALUE}"):
             for way in ((source, None), (None, goal), (source, goal)):
                 for _ in range(10):
                     self.assert_refused("CUDA_ERROR_INVALID_VALUE", "gpu0", b"" if way[0] else given, *way, [LARGE])
@@ -551,12 +529,12 @@ class Faults(IdentityCase):
         until_equal(lambda: self.server.metrics()[PINNED], pinned, "the pinned bytes in use")
 
     def test_no_stream(self):
-        fresh = self.faults.with_name("own")
-        fresh.write_text("cuStreamCreateWithPriority:0:1000:2")
+        faults = cuda.FaultFile(self.faults.path.parent, "own")
+        faults.order("cuStreamCreateWithPriority:0:1000:2")
         with Repository() as repository:
             repository.model("gpu", on(0, single()))
             repository.model("cpu", single())
-            environment = {**self.environment, "CONCH_CUDA_DOUBLE_FAULTS": str(fresh)}
+            environment = {**self.environment, **faults.environment}
             with servers.Server(repository.path, "--exit-on-error=false", environment=environment, expect_ready=False) as server:
                 server.wait_for_text("GPU 0: cuStreamCreateWithPriority: CUDA_ERROR_OUT_OF_MEMORY", within=30)
                 head = {"inputs": [{"name": "INPUT0", "datatype": "UINT8", "shape": [1], "data": [1]}]}

@@ -8,11 +8,13 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 import certificates
+import region
 import wire
 from case import ServerCase, conch_only, needs_library
 from probe import Record, probe
 from repository import Repository, identity
 from test_demand import flags
+from test_ensembles import chain, ensemble
 from test_grpc_compression import call, framed
 from test_process import free_flags, run
 
@@ -92,11 +94,13 @@ class Listeners(ServerCase):
 class Memory(ServerCase):
     """Tensors of 4 MiB where requests may hold one."""
 
-    flags = ("--memory-limit-bytes=1048576",)
+    flags = ("--memory-limit-bytes=1048576", region.FLAG)
 
     @staticmethod
     def models(repository):
         repository.model("identity", identity(batch=8))
+        repository.model("flat", identity())
+        repository.model("through", ensemble(chain("flat"), outputs=[("INPUT0", "FP32", (-1,)), ("OUTPUT0", "FP32", (-1,))]))
 
     def test_a_request_that_is_too_large(self):
         count = 1 << 20
@@ -110,6 +114,26 @@ class Memory(ServerCase):
                 service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(asked, timeout=30)
         self.assertEqual((caught.exception.code(), caught.exception.details()),
                          (grpc.StatusCode.RESOURCE_EXHAUSTED, "the server's limit of 1048576 bytes for requests is reached (--memory-limit-bytes)"))
+        self.assert_serves()
+
+
+    def test_an_ensemble_that_answers_with_its_input(self):
+        """Its copy of what a client may still change is charged like any output."""
+        with region.Object(1 << 20, content=bytes(range(256)) * 4096) as memory:
+            self.assertEqual(region.register(self.server, "in", memory.key, 1 << 20)[0], 200)
+            self.addCleanup(region.unregister, self.server, "in")
+            for count, outputs, expected in ((1 << 12, ("INPUT0", "OUTPUT0"), 200), (100 << 10, ("OUTPUT0",), 200),
+                                             (100 << 10, ("INPUT0", "OUTPUT0"), 503), (100 << 10, ("INPUT0",), 200)):
+                with self.subTest(count=count, outputs=outputs):
+                    asked = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [count], "parameters": region.part("in", 0, 4 * count)}],
+                             "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in outputs]}
+                    status, headers, reply = self.infer(asked, model="through")
+                    self.assertEqual(status, expected, reply[:300])
+                    if status == 200:
+                        data = reply[int(headers["inference-header-content-length"]):]
+                        self.assertTrue(data == memory.read(0, 4 * count) * len(outputs))
+                    else:
+                        self.assertEqual(json.loads(reply)["error"], "the server has no memory left for the request: the limit is 1048576 bytes")
         self.assert_serves()
 
 

@@ -2,23 +2,17 @@
 
 Runs against the double of the driver in src/testkit/cuda, or against the machine's driver with CONCH_CUDA=real."""
 
-import atexit
-import contextlib
-import functools
 import json
 import os
-import pathlib
 import random
 import shutil
-import subprocess
-import tempfile
 import threading
-import time
 import unittest
 from unittest import mock
 
 import cuda
 import server as servers
+from c_backend import compiled
 from case import conch_only
 from repository import Repository, tensors
 from test_gpus import GpuCase
@@ -33,23 +27,12 @@ LIMIT = 4 * MIB
 USED = "nv_gpu_memory_used_bytes"
 IDLE_US = 200_000
 OUT_OF_MEMORY = 2
-FAULTS_SEEN_S = 0.06
 HUNDRED = bytes(range(100))
 
 
-@functools.cache
 def backends():
-    """A backend directory with the backend, compiled once per process."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="conch-growable-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    library = path / "growable" / "libtriton_growable.so"
-    library.parent.mkdir()
-    built = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-I",
-                            str(servers.ROOT / "src/abi/include"), str(SOURCE), "-o", str(library), "-ldl"],
-                           capture_output=True, text=True, timeout=60, check=False)
-    if built.returncode:
-        raise AssertionError(built.stderr[-3000:])
-    return path
+    """A backend directory with the backend."""
+    return compiled("growable", SOURCE)
 
 
 def growing(strategy="", start="zero_data: true", group="kind: KIND_GPU gpus: [ 0 ]", batch=1, same="true", idle_us=60_000_000, count=1):
@@ -205,21 +188,9 @@ class GrowableMemory(GrowableCase):
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="conch-growable-faults-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.faults = pathlib.Path(directory.name) / "faults"
-        cls.environment = {"CONCH_CUDA_DOUBLE_FAULTS": str(cls.faults)}
+        cls.faults = cuda.FaultFile.of_class(cls)
+        cls.environment = cls.faults.environment
         super().setUpClass()
-
-    @contextlib.contextmanager
-    def failing(self, *faults):
-        for orders in (faults, ()):
-            fresh = self.faults.with_name("fresh")
-            fresh.write_text("\n".join(orders))
-            os.replace(fresh, self.faults)
-            time.sleep(FAULTS_SEEN_S)
-            if orders:
-                yield
 
     def setUp(self):
         self.assert_used(0)
@@ -263,7 +234,7 @@ class GrowableMemory(GrowableCase):
 
     def test_a_driver_that_fails(self):
         for function in ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"):
-            with self.subTest(function=function), self.failing(f"{function}:0:1:{OUT_OF_MEMORY}"):
+            with self.subTest(function=function), self.faults.failing(f"{function}:0:1:{OUT_OF_MEMORY}"):
                 self.assert_refused("direct", 1, b"a", "GPU 0: .*CUDA_ERROR_OUT_OF_MEMORY", "<>")
                 self.assertEqual(self.append("direct", 1, b"a", "<>")[0], bytes(100) + b"a")
         self.assert_used(0)

@@ -96,12 +96,7 @@ impl BackendInput {
         }
         // SAFETY: it lies with what the backend request keeps for as long as this input exists.
         let mut charge = Charge::empty(unsafe { self.budget.as_ref() });
-        charge.cover(chunk.len() as u64).map_err(|exhausted| {
-            Error::unavailable(format!(
-                "the server has no memory left for the request: the limit is {} bytes",
-                exhausted.limit_bytes
-            ))
-        })?;
+        charge.cover(chunk.len() as u64)?;
         let mut block = Block::try_with_capacity(chunk.len())?;
         block.set_charge(charge);
         GpuHost::read(chunk, &mut block)?;

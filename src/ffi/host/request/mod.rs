@@ -114,7 +114,8 @@ impl BackendRequest {
     pub(crate) fn lend(&mut self, live: OwnedRequest, facts: &Arc<ModelFacts>, instance: u64) {
         self.progress_mut().lifecycle.lend();
         if let Some(trace) = live.observer().and_then(|observer| observer.trace()) {
-            trace.show_inputs(TraceActivity::TensorBackendInput, &live.inputs);
+            let budget = live.handle().shared().features.budget.as_ref();
+            trace.show_inputs(TraceActivity::TensorBackendInput, &live.inputs, budget);
         }
         self.fill(live, facts, instance);
     }

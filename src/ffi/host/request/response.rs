@@ -144,7 +144,13 @@ impl BackendResponse {
             }),
         };
         if let (Some(trace), Ok(response)) = (sender.request().trace(), &outcome) {
-            trace.show_outputs(TraceActivity::TensorBackendOutput, &response.outputs);
+            let origin = sender.request().origin()?;
+            let budget = origin.features.budget.as_ref();
+            trace.show_outputs(
+                TraceActivity::TensorBackendOutput,
+                &response.outputs,
+                budget,
+            );
         }
         self.clear();
         sender.send(Some(outcome), is_final, Some(self))

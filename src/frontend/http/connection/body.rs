@@ -266,10 +266,7 @@ fn charge(block: &mut Block) -> Result<(), HeadRefusal> {
     };
     charge.cover(held_bytes).map_err(|exhausted| HeadRefusal {
         status: 503,
-        message: format!(
-            "the server has no memory left for the request: the limit is {} bytes",
-            exhausted.limit_bytes
-        ),
+        message: exhausted.to_string(),
     })
 }
 
