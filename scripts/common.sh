@@ -65,6 +65,16 @@ lay_out_backends() {
     mkdir -p "$directory/$name"
     same_file "$library" "$directory/$name/$(basename "$library")"
   done
+  if [ -e "$directory/python" ]; then
+    same_file "$target/$profile/libconch_python_stub.so" "$directory/python/libconch_python_stub.so"
+    local runtime
+    runtime=$(dirname "${BASH_SOURCE[0]}")/../src/backends/python/runtime
+    for library in "$runtime"/*/*.py; do
+      name=$(basename "$(dirname "$library")")
+      mkdir -p "$directory/python/$name"
+      same_file "$library" "$directory/python/$name/$(basename "$library")"
+    done
+  fi
   for library in "$cache"/onnxruntime/libonnxruntime.so*; do
     if [ -e "$library" ] && [ -d "$directory/onnxruntime" ]; then
       same_file "$library" "$directory/onnxruntime/$(basename "$library")"

@@ -20,7 +20,6 @@ mod monitor;
 mod pinned;
 mod pool;
 mod pool_memory;
-mod ranges;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::ranges::{FreeRanges, class_bytes};
+use conch_memory::{FreeRanges, class_bytes};
+
 use crate::{DeviceMemory, PinnedMemory};
 
 /// Memory that a pool can give out.

@@ -21,6 +21,7 @@ pub mod fault;
 mod place;
 mod pool;
 mod pooled;
+mod ranges;
 #[cfg(debug_assertions)]
 pub mod refusals;
 mod reserve;
@@ -37,6 +38,7 @@ pub use block::Block;
 pub use budget::{Budget, Charge};
 pub use place::{MemoryKind, MemoryPlace};
 pub use pool::{Owner, PinnedSource, Pool};
+pub use ranges::{FreeRanges, RANGE_ALIGNMENT_BYTES, class_bytes};
 pub use reserve::Reserve;
 pub use scarcity::{OutOfMemory, fallible, is_scarce, try_extend, try_push, try_reserve, try_text};
 pub use shared::{AllowedOwners, MapError, SharedMapping};

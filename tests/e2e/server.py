@@ -25,7 +25,7 @@ CACHE = ROOT / ".cache"
 PEERS = pathlib.Path(os.environ.get("PEERS_DIR", pathlib.Path.home() / ".cache/peers"))
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PROFILE = os.environ.get("CONCH_PROFILE", "ci")
-BACKENDS = ("identity", "onnxruntime", "probe", "faulty", "repeat", "square")
+BACKENDS = ("identity", "onnxruntime", "probe", "faulty", "forward", "repeat", "square")
 
 # Within which the end of a server's output follows the end of its process, unless a process of its own holds the pipes.
 END_OF_OUTPUT_S = 5
@@ -49,10 +49,21 @@ def backend_directory():
         library = built(f"libtriton_{backend}.so")
         if library.exists():
             place(directory / backend / library.name, library)
+    place_python(directory / "python")
     for runtime in sorted(CACHE.glob("onnxruntime/libonnxruntime.so*")):
         if (directory / "onnxruntime").is_dir():
             place(directory / "onnxruntime" / runtime.name, runtime)
     return directory
+
+
+def place_python(folder):
+    """The parts of the Python backend: its library, the stub's, and what the stub runs."""
+    for name in ("libtriton_python.so", "libconch_python_stub.so"):
+        if built(name).exists():
+            place(folder / name, built(name))
+    runtime = ROOT / "src/backends/python/runtime"
+    for source in sorted(runtime.glob("*/*.py")):
+        place(folder / source.relative_to(runtime), source)
 
 
 def place(target, source):

@@ -30,7 +30,7 @@ sdk::export_backend!(Identity);
 pub struct Identity {
     /// How many bytes of inputs each model received, under the name that Triton's identity backend
     /// gives it.
-    input_byte_counts: sdk::CounterFamily,
+    input_byte_counts: sdk::MetricFamily,
 }
 
 impl sdk::Backend for Identity {
@@ -38,7 +38,7 @@ impl sdk::Backend for Identity {
 
     fn initialize(_context: &sdk::BackendContext) -> Result<Self, Error> {
         Ok(Identity {
-            input_byte_counts: sdk::CounterFamily::new(
+            input_byte_counts: sdk::MetricFamily::counter(
                 "input_byte_size_counter",
                 "Cumulative input byte size of all requests received by the model",
             )?,
@@ -54,7 +54,7 @@ pub struct Model {
     pairs: Vec<Pair>,
     settings: Settings,
     instance_count: AtomicU64,
-    input_byte_count: sdk::Counter,
+    input_byte_count: sdk::Metric,
     /// Of the streams of instances on GPUs.
     stream_priority: i32,
 }
@@ -72,7 +72,7 @@ impl Model {
             clippy::cast_precision_loss,
             reason = "a double is what the server counts with"
         )]
-        self.input_byte_count.add(input_byte_count as f64)
+        self.input_byte_count.increment(input_byte_count as f64)
     }
 }
 
@@ -162,7 +162,7 @@ impl sdk::Model for Model {
         let version = context.version().to_string();
         let input_byte_count = backend
             .input_byte_counts
-            .counter(&[("model", context.name()), ("version", &version)])?;
+            .metric(&[("model", context.name()), ("version", &version)])?;
         let config = context.config();
         let settings = Settings::read(config)?;
         if !settings.creation_delay.is_zero() {

@@ -14,7 +14,7 @@ use std::ptr;
 use conch_abi as abi;
 
 use crate::Error;
-use crate::entry::guard;
+use crate::guard::guard;
 
 /// What happens to a model: LOAD, then LOAD_FAIL, or LOAD_COMPLETE, UNLOAD and UNLOAD_COMPLETE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use conch_abi as abi;
 
 use crate::config::{BackendConfig, ModelConfig};
 use crate::device::MemoryManager;
+use crate::server::{Server, ServerScope};
 use crate::{Batch, Error};
 
 /// The state that all models of a backend share.
@@ -200,11 +201,12 @@ pub struct ModelContext {
     version: u64,
     directory: PathBuf,
     config: ModelConfig,
+    server: ServerScope,
 }
 
 impl ModelContext {
     /// # Safety
-    /// `raw` is live during the wrapper's life.
+    /// `raw` is live during the wrapper's life, and that of the scope taken out of it.
     pub(crate) unsafe fn new(raw: *mut abi::TRITONBACKEND_Model) -> Result<Self, Error> {
         let raw = NonNull::new(raw).ok_or_else(|| Error::internal("null model"))?;
         let mut name: *const c_char = ptr::null();
@@ -235,6 +237,7 @@ impl ModelContext {
                 version,
                 directory: PathBuf::from(owned(location)),
                 config: model_config(raw)?,
+                server: ServerScope::of(raw)?,
             })
         }
     }
@@ -259,6 +262,16 @@ impl ModelContext {
 
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The server that loads the model, to call other models of it: valid until the model ends.
+    pub fn server(&self) -> Server {
+        self.server.server()
+    }
+
+    /// What ends the use of the server on drop.
+    pub(crate) fn into_server_scope(self) -> ServerScope {
+        self.server
     }
 
     /// Whether the backend is asked to fill in what the configuration leaves out.
@@ -317,7 +330,7 @@ pub enum Kind {
 
 impl Kind {
     /// As in upstream's log.
-    pub(crate) fn label(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::Auto => "AUTO",
             Kind::Cpu => "CPU",

@@ -113,6 +113,10 @@ impl<'b> Batch<'b> {
     /// Answers what is unanswered, reports statistics and releases every request; or gives
     /// everything back to the server, as the returned error object tells it.
     pub(crate) fn finish(self, result: Result<(), Error>) -> *mut abi::TRITONSERVER_Error {
+        // From here on the requests may be released.
+        for parent in self.slots.iter().filter_map(|slot| slot.trace_parent.get()) {
+            parent.end();
+        }
         let is_untouched = self
             .slots
             .iter()

@@ -96,6 +96,16 @@ impl DataType {
         }
     }
 
+    /// The type of a number of Triton's C API.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::from_raw(number)
+    }
+
+    /// The number of Triton's C API.
+    pub fn number(self) -> u32 {
+        self.to_raw()
+    }
+
     pub(crate) fn from_raw(raw: abi::TRITONSERVER_DataType) -> Option<Self> {
         let index = usize::try_from(raw.checked_sub(1)?).ok()?;
         Self::ALL.get(index).copied()

@@ -6,7 +6,6 @@
 //! Finalize; the server finalises instances before their model and models before their backend, so
 //! the references between the boxes hold.
 
-use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -14,14 +13,16 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 
+use crate::Error;
 use crate::backend::{
     Attributes, Backend, BackendContext, Instance, InstanceContext, Model, ModelContext, Ready,
 };
 use crate::batch::Batch;
 use crate::clock::monotonic_ns;
 use crate::factory::Factories;
+use crate::guard::{guard, panic_error};
+use crate::server::ServerScope;
 use crate::slot::Slot;
-use crate::{Code, Error};
 
 /// The oldest minor version of the backend API that has every function the SDK calls. Servers older
 /// than Triton 2.40 lack some.
@@ -33,6 +34,8 @@ struct ModelCell<M> {
     model: M,
     max_batch_size: i64,
     is_decoupled: bool,
+    /// Dropped after the model, which may call until then.
+    _server: ServerScope,
 }
 
 struct InstanceCell<I: Instance> {
@@ -126,6 +129,7 @@ pub unsafe fn model_initialize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> 
             model,
             max_batch_size: context.config().max_batch_size(),
             is_decoupled: context.config().is_decoupled(),
+            _server: context.into_server_scope(),
         }));
         // SAFETY: the model is live; on failure the box, which nobody else saw, is taken back.
         unsafe {
@@ -172,7 +176,7 @@ pub unsafe fn instance_initialize<I: Instance>(
         crate::info!(
             "TRITONBACKEND_ModelInstanceInitialize: {} ({} device {})",
             context.name,
-            context.kind.label(),
+            context.kind.name(),
             context.device_id
         );
         let cell = Box::into_raw(Box::new(InstanceCell {
@@ -325,23 +329,6 @@ fn is_version_enough(major: u32, minor: u32) -> bool {
     major == abi::TRITONBACKEND_API_VERSION_MAJOR && minor >= API_VERSION_MINOR_MIN
 }
 
-pub(crate) fn guard(body: impl FnOnce() -> Result<(), Error>) -> RawError {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => ptr::null_mut(),
-        Ok(Err(error)) => error.into_raw(),
-        Err(panic) => panic_error(&*panic).into_raw(),
-    }
-}
-
-fn panic_error(panic: &(dyn Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("of unknown cause");
-    Error::new(Code::Internal, format!("panic in the backend: {message}"))
-}
-
 /// # Safety
 /// `state` is null or a box of a `T` that lives during `'s` and is not borrowed mutably.
 unsafe fn shared<'s, T>(state: *mut c_void, what: &str) -> Result<&'s T, Error> {
@@ -476,16 +463,5 @@ mod tests {
         ] {
             assert_eq!(is_version_enough(major, minor), expected, "{major}.{minor}");
         }
-    }
-
-    #[test]
-    fn panics_become_errors_with_their_message() {
-        let caught = catch_unwind(|| panic!("plain")).unwrap_err();
-        assert_eq!(
-            panic_error(&*caught).message(),
-            "panic in the backend: plain"
-        );
-        let caught = catch_unwind(|| panic!("{} {}", "with", 2)).unwrap_err();
-        assert!(panic_error(&*caught).message().ends_with("with 2"));
     }
 }

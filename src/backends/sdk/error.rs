@@ -105,9 +105,21 @@ impl Error {
         if raw.is_null() {
             return Ok(());
         }
-        // SAFETY: live until deleted below; the message is NUL-terminated and lives as long as the
-        // error.
-        let error = unsafe {
+        // SAFETY: live until deleted below.
+        let error = unsafe { Error::copy(raw) };
+        // SAFETY: owned by this caller and used by nobody afterwards.
+        unsafe { abi::TRITONSERVER_ErrorDelete(raw) };
+        Err(error)
+    }
+
+    /// What an error object says that stays its owner's.
+    ///
+    /// # Safety
+    /// `raw` is a live error.
+    pub(crate) unsafe fn copy(raw: *mut abi::TRITONSERVER_Error) -> Error {
+        // SAFETY: live by this function's contract; the message is NUL-terminated and lives as long
+        // as the error.
+        unsafe {
             let message = abi::TRITONSERVER_ErrorMessage(raw);
             let message = if message.is_null() {
                 String::new()
@@ -115,10 +127,7 @@ impl Error {
                 CStr::from_ptr(message).to_string_lossy().into_owned()
             };
             Error::new(Code::from_raw(abi::TRITONSERVER_ErrorCode(raw)), message)
-        };
-        // SAFETY: owned by this caller and used by nobody afterwards.
-        unsafe { abi::TRITONSERVER_ErrorDelete(raw) };
-        Err(error)
+        }
     }
 }
 

@@ -125,6 +125,11 @@ impl ResponseFactory {
         }
     }
 
+    /// Gives the factory up without an answer: the request is answered otherwise.
+    pub fn discard(mut self) {
+        self.is_finished = true;
+    }
+
     /// Ends the request's answers with an error.
     pub fn fail(mut self, error: Error) {
         self.end_with(error);

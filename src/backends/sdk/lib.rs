@@ -13,6 +13,7 @@ mod batch;
 mod batch_tensor;
 pub mod clock;
 pub mod config;
+mod correlation;
 mod data_type;
 mod device;
 #[doc(hidden)]
@@ -20,14 +21,20 @@ pub mod entry;
 mod error;
 mod factory;
 mod gather;
+mod guard;
 mod input;
+mod library;
 pub mod log;
 mod metrics;
+mod parameter;
 mod request;
 mod response;
 mod scatter;
+mod server;
 mod slot;
+mod symbol;
 mod tensor_bytes;
+mod trace;
 
 pub use backend::{
     Attributes, Backend, BackendContext, Instance, InstanceContext, Kind, Model, ModelContext,
@@ -39,18 +46,26 @@ pub use batch_tensor::{BatchInput, BatchInputKind, BatchOutput};
 pub use conch_abi as abi;
 pub use conch_memory::{MemoryKind, MemoryPlace};
 pub use config::{BackendConfig, ModelConfig, StateConfig, TensorConfig};
+pub use correlation::CorrelationId;
 pub use data_type::{DataType, element_count, shape_text};
 pub use device::{Copies, DeviceGather, DeviceStream, MemorySource, MemoryTarget};
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};
 pub use gather::{Gather, Gathered, Join};
 pub use input::Input;
-pub use metrics::{Counter, CounterFamily};
-pub use request::{Parameter, Request};
+pub use library::library_directory;
+pub use metrics::{Metric, MetricFamily, MetricKind};
+pub use parameter::{Parameter, ParameterValue};
+pub use request::Request;
 pub use response::{Buffer, Outgoing, Response, State};
 pub use scatter::{Scatter, Share};
 pub use serde_json;
+pub use server::{
+    HostMemory, OutputMemory, Server, ServerCall, ServerDelivery, ServerOutput, ServerRequest,
+    ServerResponse, TensorMemory,
+};
 pub use tensor_bytes::{Element, TensorBytes};
+pub use trace::{RequestTrace, TraceParent};
 
 /// Keeps the example in the documentation compiling.
 #[cfg(doctest)]

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 
-use crate::clock::monotonic_ns;
+use crate::correlation::CorrelationId;
 use crate::factory::{Factories, ResponseFactory};
 use crate::input::{Input, borrow};
+use crate::parameter::Parameter;
 use crate::response::Response;
 use crate::slot::{Outcome, Slot};
-use crate::{DataType, Error, State};
+use crate::trace::{RequestTrace, TraceParent};
+use crate::{Code, DataType, Error, State};
 
 /// One request of the batch being executed. It can be used until Execute returns; the SDK releases
 /// it then.
@@ -99,6 +101,45 @@ impl<'b> Request<'b> {
         Ok(id)
     }
 
+    /// The correlation id of the request's sequence, number or text.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn correlation(self) -> Result<CorrelationId<'b>, Error> {
+        match self.correlation_id() {
+            Ok(number) => return Ok(CorrelationId::Number(number)),
+            Err(error) if error.code() != Code::InvalidArgument => return Err(error),
+            Err(_) => {}
+        }
+        let mut id: *const c_char = ptr::null();
+        // SAFETY: the request is live, the result writable; the text is NUL-terminated and lives as
+        // long as the request.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestCorrelationIdString(
+                self.raw(),
+                &raw mut id,
+            ))?;
+            Ok(CorrelationId::Text(borrow(id)))
+        }
+    }
+
+    /// How long the client lets the request wait in a queue, in microseconds; 0 for no limit of its
+    /// own.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn timeout_us(self) -> Result<u64, Error> {
+        let mut timeout_us = 0;
+        // SAFETY: the request is live, the result writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
+                self.raw(),
+                &raw mut timeout_us,
+            ))?;
+        }
+        Ok(timeout_us)
+    }
+
     /// # Errors
     /// Whatever the server reports.
     pub fn parameter_count(self) -> Result<u32, Error> {
@@ -132,31 +173,9 @@ impl<'b> Request<'b> {
                 &raw mut value,
             ))?;
         }
-        if value.is_null() {
-            return Err(Error::internal("request parameter without a value"));
-        }
-        // SAFETY: non-null by the check; the server points at a value of the kind it names (a
-        // string parameter is the text itself), which lives as long as the request.
-        unsafe {
-            let value = match kind {
-                abi::TRITONSERVER_PARAMETER_STRING => Parameter::Text(CStr::from_ptr(value.cast())),
-                abi::TRITONSERVER_PARAMETER_INT => {
-                    Parameter::Integer(value.cast::<i64>().read_unaligned())
-                }
-                abi::TRITONSERVER_PARAMETER_BOOL => {
-                    Parameter::Boolean(value.cast::<u8>().read() != 0)
-                }
-                abi::TRITONSERVER_PARAMETER_DOUBLE => {
-                    Parameter::Number(value.cast::<f64>().read_unaligned())
-                }
-                other => {
-                    return Err(Error::unsupported(format!(
-                        "unknown type {other} of request parameter"
-                    )));
-                }
-            };
-            Ok((borrow(key), value))
-        }
+        // SAFETY: the server points at a value of the kind it names, which lives as long as the
+        // request, and so does the name.
+        unsafe { Ok((borrow(key), Parameter::read(kind, value)?)) }
     }
 
     /// The value of a custom parameter, by name.
@@ -254,12 +273,50 @@ impl<'b> Request<'b> {
         }
     }
 
+    /// The request's trace, if it is traced.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn trace(self) -> Result<Option<RequestTrace<'b>>, Error> {
+        let mut trace = ptr::null_mut();
+        // SAFETY: the request is live, the result writable; the trace lives as long as the request.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestTrace(self.raw(), &raw mut trace))?;
+            Ok(RequestTrace::new(trace))
+        }
+    }
+
     /// Whether it is traced.
     ///
     /// # Errors
     /// Whatever the server reports.
     pub fn is_traced(self) -> Result<bool, Error> {
-        Ok(!self.trace()?.is_null())
+        Ok(self.trace()?.is_some())
+    }
+
+    /// The context of the client's own tracing: see [`RequestTrace::context`]. Empty if the request
+    /// is not traced.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn trace_context(self) -> Result<String, Error> {
+        match self.trace()? {
+            Some(trace) => trace.context(),
+            None => Ok(String::new()),
+        }
+    }
+
+    /// The same for other threads, which may use it while the request is being executed.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn trace_parent(self) -> Result<Option<TraceParent>, Error> {
+        let Some(trace) = self.trace()? else {
+            return Ok(None);
+        };
+        // SAFETY: the batch ends what its slots have before it releases the requests.
+        let new = || unsafe { TraceParent::new(trace) };
+        Ok(Some(self.slot.trace_parent.get_or_init(new).clone()))
     }
 
     /// Adds an activity of the backend's own to the request's trace, as of now. Nothing happens if
@@ -268,25 +325,10 @@ impl<'b> Request<'b> {
     /// # Errors
     /// Whatever the server reports.
     pub fn report_activity(self, name: &CStr) -> Result<(), Error> {
-        let trace = self.trace()?;
-        if trace.is_null() {
-            return Ok(());
+        match self.trace()? {
+            Some(trace) => trace.report_activity(name),
+            None => Ok(()),
         }
-        // SAFETY: the trace lives as long as its request, and the name is copied.
-        unsafe {
-            Error::check(abi::TRITONSERVER_InferenceTraceReportActivity(
-                trace,
-                monotonic_ns(),
-                name.as_ptr(),
-            ))
-        }
-    }
-
-    fn trace(self) -> Result<*mut abi::TRITONSERVER_InferenceTrace, Error> {
-        let mut trace = ptr::null_mut();
-        // SAFETY: the request is live, the result writable.
-        unsafe { Error::check(abi::TRITONBACKEND_RequestTrace(self.raw(), &raw mut trace))? };
-        Ok(trace)
     }
 
     /// Whether the client wants this output.
@@ -339,6 +381,25 @@ impl<'b> Request<'b> {
         Ok(factory)
     }
 
+    /// A factory beside the direct answer, for backends that learn only during the execution which
+    /// of the two answers. Until [`hand_over`](Self::hand_over) the request counts as not answered;
+    /// [`ResponseFactory::discard`] the factory before it is answered here.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn spare_factory(self) -> Result<ResponseFactory, Error> {
+        // SAFETY: the request is live.
+        unsafe { ResponseFactory::new(self.raw(), self.factories) }
+    }
+
+    /// Leaves the answers to the spare factory, which has sent some, or will. A request already
+    /// answered for good stays as it is.
+    pub fn hand_over(self) {
+        if self.slot.outcome.get() == Outcome::Open {
+            self.slot.outcome.set(Outcome::HandedOver);
+        }
+    }
+
     /// Has the request executed once more, when its execution is over: for models with iterative
     /// sequences. Responses with more to come may be sent meanwhile by a decoupled model.
     ///
@@ -386,13 +447,4 @@ impl<'b> Request<'b> {
         // SAFETY: the request is live during `'b` by the contract of `new`.
         unsafe { State::new(self.raw(), name, data_type, shape) }
     }
-}
-
-/// A custom parameter's value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Parameter<'b> {
-    Text(&'b CStr),
-    Integer(i64),
-    Boolean(bool),
-    Number(f64),
 }

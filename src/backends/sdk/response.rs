@@ -2,10 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
-use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
-use std::sync::LazyLock;
 
 use conch_abi as abi;
 use conch_memory::MemoryPlace;
@@ -13,6 +11,7 @@ use conch_memory::MemoryPlace;
 use crate::device::{MemoryTarget, place_of, raw_kind};
 use crate::error::c_string;
 use crate::slot::{Outcome, Slot};
+use crate::symbol::ServerFunction;
 use crate::{DataType, Error, TensorBytes};
 
 /// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs
@@ -148,20 +147,10 @@ impl Outgoing {
             *const c_char,
             f64,
         ) -> *mut abi::TRITONSERVER_Error;
-        // A reference by name would keep the whole backend from being loaded where the function is
-        // missing.
-        static SET: LazyLock<Option<Set>> = LazyLock::new(|| {
-            // SAFETY: the name is NUL-terminated; a function of this name has the type that
-            // Triton's header gives it.
-            unsafe {
-                let found = libc::dlsym(
-                    libc::RTLD_DEFAULT,
-                    c"TRITONBACKEND_ResponseSetDoubleParameter".as_ptr(),
-                );
-                mem::transmute::<*mut c_void, Option<Set>>(found)
-            }
-        });
-        let Some(set) = *SET else { return Ok(()) };
+        // SAFETY: the type is that of the header.
+        static SET: ServerFunction<Set> =
+            unsafe { ServerFunction::new(c"TRITONBACKEND_ResponseSetDoubleParameter") };
+        let Some(set) = SET.find() else { return Ok(()) };
         // SAFETY: the response is live and ours; the name is NUL-terminated and copied.
         unsafe { Error::check(set(self.raw.as_ptr(), name.as_ptr(), value)) }
     }

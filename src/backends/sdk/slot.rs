@@ -1,6 +1,8 @@
 //! The state of one request of a batch.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+
+use crate::TraceParent;
 
 /// How far a request's answer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,4 +24,6 @@ pub(crate) struct Slot {
     pub(crate) outcome: Cell<Outcome>,
     /// A response with more to come was sent.
     pub(crate) has_partial: Cell<bool>,
+    /// What other threads may make child traces of, until the request is released.
+    pub(crate) trace_parent: OnceCell<TraceParent>,
 }

@@ -58,6 +58,15 @@ impl<'b> TensorBytes<'b> {
         }
     }
 
+    /// The bytes from `base` on, wherever they come from.
+    ///
+    /// # Safety
+    /// `base..base + len` is readable during `'b`; it may be written by others at any time.
+    pub unsafe fn from_address(base: *const u8, len: usize) -> Self {
+        // SAFETY: by this function's contract.
+        unsafe { TensorBytes::new(base, len) }
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }

@@ -110,10 +110,9 @@ export! {
         ready: *mut bool,
     ) {
         let name = text(model_name, "model_name")?;
-        let readiness = borrow(server)?
-            .server()?
-            .model_readiness(name, version_of(model_version))?;
-        write(ready, readiness.wait())
+        let readiness = serving(server)?.model_readiness(name, version_of(model_version));
+        // As upstream: a model that is not there is not ready, which is no error.
+        write(ready, readiness.is_ok_and(|readiness| readiness.wait()))
     }
 
     fn TRITONSERVER_ServerModelBatchProperties(

@@ -1,5 +1,6 @@
 //! The backends `repeat` and `square` through the host: many responses to a request, after its
-//! execution and from a thread of the backend's own.
+//! execution and from a thread of the backend's own. The backend `forward`, whose models call
+//! others, without a server that could take the calls.
 
 #[path = "sdk_backends/bench.rs"]
 mod bench;
@@ -24,6 +25,11 @@ const SQUARE: &str = r#"
     parameters { key: "CUSTOM_EMPTY_COUNT" value { string_value: "1" } }
     parameters { key: "CUSTOM_INFER_DELAY_NS" value { string_value: "2000000" } }
     parameters { key: "CUSTOM_OUTPUT_DELAY_NS" value { string_value: "1000000" } }
+"#;
+const FORWARD: &str = r#"
+    input { name: "INPUT0" data_type: TYPE_INT32 dims: -1 }
+    output { name: "OUTPUT0" data_type: TYPE_INT32 dims: -1 }
+    parameters { key: "model_name" value { string_value: "other" } }
 "#;
 
 fn repeat(values: &[i32], delays: &[i32], wait: i32) -> Request {
@@ -207,5 +213,17 @@ fn responses_are_counted_by_their_index() {
     let first = &statistics.responses[0].1;
     assert!(Duration::from_nanos(first.compute_infer.duration_ns) >= Duration::from_millis(6));
     assert!(Duration::from_nanos(first.compute_output.duration_ns) >= Duration::from_millis(3));
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn a_call_that_cannot_be_sent_is_answered() {
+    let bench = Bench::new("forward", FORWARD);
+    let mut instance = bench.instance();
+    for _ in 0..2 {
+        bench.execute(&mut *instance, &[vec![("INPUT0", vec![2], vec![1, 2])]]);
+        assert_eq!(bench.wait(1), ["0 Unavailable: Server not ready final"]);
+    }
+    drop(instance);
     bench.assert_nothing_held();
 }

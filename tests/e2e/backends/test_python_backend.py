@@ -122,6 +122,8 @@ def python(inputs, outputs, batch=0, count=1, extra=""):
 class PythonCase(ServerCase):
     """Serves models of the Python backend."""
 
+    # A backend directory with the Python backend.
+    backends = DIRECTORY
     environment = ENVIRONMENT
     flags = (f"--backend-directory={DIRECTORY}",)
 

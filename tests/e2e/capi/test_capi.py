@@ -55,8 +55,8 @@ class Embedded(unittest.TestCase):
         self.addCleanup(repository.close)
         return repository.model("identity", identity(parameters=CONTROLS))
 
-    def flood(self, *prefix, model="identity", engine=""):
-        repository = self.add_sub(engine) if model == "add_sub" else self.repository()
+    def flood(self, *prefix, model="identity", engine="", repository=None):
+        repository = repository or (self.add_sub(engine) if model == "add_sub" else self.repository())
         printed = self.run_program(*prefix, self.build("flood"), LIBRARY, repository, self.backends, 10000, 4, model, timeout=500)
         good, cancelled = (int(part.split()[1]) for part in printed.split(","))
         self.assertEqual(good + cancelled, 10000)
@@ -69,6 +69,22 @@ class Embedded(unittest.TestCase):
     @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
     def test_flood_is_clean(self):
         self.flood(*VALGRIND)
+
+    def calling(self):
+        """A model `identity` that has another one answer."""
+        repository = Repository()
+        self.addCleanup(repository.close)
+        repository.model("echo", identity(parameters=CONTROLS))
+        return repository.model("identity", identity(parameters={"model_name": "echo"}).replace('"identity"', '"forward"'))
+
+    @needs_library("forward")
+    def test_flood_of_calls(self):
+        self.flood(repository=self.calling())
+
+    @needs_library("forward")
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_flood_of_calls_is_clean(self):
+        self.flood(*VALGRIND, repository=self.calling())
 
     def add_sub(self, engine):
         """An ONNX model of two inputs and outputs."""

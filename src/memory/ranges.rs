@@ -1,13 +1,14 @@
-//! Which parts of one block of memory are free: the book of a pool, without the memory.
+//! Which parts of one block of memory are free, without the memory: for pools of pinned and device
+//! memory and for shared memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every part begins at a multiple of this many bytes, as `cuMemAlloc` promises.
-pub(crate) const ALIGNMENT_BYTES: u64 = 256;
+pub const RANGE_ALIGNMENT_BYTES: u64 = 256;
 
-/// Free and used parts of `0..len`. Neighbouring free parts are one.
+/// Free and used parts of `0..len`, in size classes. Neighbouring free parts are one.
 #[derive(Debug)]
-pub(crate) struct FreeRanges {
+pub struct FreeRanges {
     /// Free parts by offset, with their bytes.
     by_offset: BTreeMap<u64, u64>,
     /// The same by bytes, so that the smallest that fits is found.
@@ -18,7 +19,7 @@ pub(crate) struct FreeRanges {
 }
 
 impl FreeRanges {
-    pub(crate) fn new(len: u64) -> FreeRanges {
+    pub fn new(len: u64) -> FreeRanges {
         let mut ranges = FreeRanges {
             by_offset: BTreeMap::new(),
             by_size: BTreeSet::new(),
@@ -31,13 +32,25 @@ impl FreeRanges {
         ranges
     }
 
-    pub(crate) fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         self.used_bytes
+    }
+
+    /// Where the last used part ends; 0 if there is none.
+    pub fn used_end(&self) -> u64 {
+        self.used
+            .last_key_value()
+            .map_or(0, |(offset, bytes)| offset + bytes)
+    }
+
+    /// The bytes of the used part at `offset`.
+    pub fn used_at(&self, offset: u64) -> Option<u64> {
+        self.used.get(&offset).copied()
     }
 
     /// Takes the smallest free part that holds `len` bytes, rounded up to its size class, and
     /// returns its offset.
-    pub(crate) fn take(&mut self, len: u64) -> Option<u64> {
+    pub fn take(&mut self, len: u64) -> Option<u64> {
         let class_bytes = class_bytes(len)?;
         let (found_bytes, offset) = *self.by_size.range((class_bytes, 0)..).next()?;
         self.remove(offset, found_bytes);
@@ -51,7 +64,7 @@ impl FreeRanges {
     }
 
     /// Gives back the part at `offset`. Returns false if none was taken there.
-    pub(crate) fn give_back(&mut self, offset: u64) -> bool {
+    pub fn give_back(&mut self, offset: u64) -> bool {
         let Some(bytes) = self.used.remove(&offset) else {
             return false;
         };
@@ -85,11 +98,11 @@ impl FreeRanges {
 
 /// The bytes that a part of `len` takes: multiples of the alignment up to 4 KiB, then four classes
 /// per power of two, so that parts which come back fit others.
-pub(crate) fn class_bytes(len: u64) -> Option<u64> {
+pub fn class_bytes(len: u64) -> Option<u64> {
     const FINE_MAX: u64 = 4096;
     let len = len.max(1);
     if len <= FINE_MAX {
-        return Some(len.next_multiple_of(ALIGNMENT_BYTES));
+        return Some(len.next_multiple_of(RANGE_ALIGNMENT_BYTES));
     }
     len.checked_next_multiple_of(len.checked_next_power_of_two()? / 8)
 }
@@ -137,7 +150,7 @@ mod tests {
                 let Some(offset) = ranges.take(len) else {
                     continue;
                 };
-                assert!(offset.is_multiple_of(ALIGNMENT_BYTES) && offset + len <= LEN);
+                assert!(offset.is_multiple_of(RANGE_ALIGNMENT_BYTES) && offset + len <= LEN);
                 let overlaps = |(at, bytes): &(u64, u64)| offset < at + bytes && *at < offset + len;
                 assert!(!taken.iter().any(overlaps), "{offset} of {len}");
                 taken.push((offset, len));

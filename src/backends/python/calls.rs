@@ -1,0 +1,205 @@
+//! What a stub posts: responses of its requests, log lines, and calls to the server that a thread
+//! of the stub waits for.
+
+use std::sync::Arc;
+
+use conch_backend_sdk as sdk;
+use conch_python_ipc::OffsetRing;
+use sdk::{Code, Error};
+use serde_json::{Value, json};
+
+use crate::call_text::{CallText, answer};
+use crate::children::Children;
+use crate::control::Controls;
+use crate::decode::stub_error;
+use crate::in_flight::{InFlight, InFlightRequest};
+use crate::metrics::Metrics;
+use crate::process::{Reply, StubProcess};
+use crate::readiness::Readiness;
+
+/// Handles the messages of one process, on the instance's thread.
+pub(crate) struct Calls<'h> {
+    instance: Option<InstanceCalls<'h>>,
+    metrics: Metrics,
+    children: Children,
+    controls: Controls,
+}
+
+/// What only an instance's stub posts about.
+#[derive(Clone, Copy)]
+pub(crate) struct InstanceCalls<'h> {
+    pub(crate) in_flight: &'h InFlight,
+    pub(crate) readiness: &'h Readiness,
+}
+
+const COMPLETE_FINAL: u64 = 1;
+
+impl<'h> Calls<'h> {
+    pub(crate) fn new(instance: InstanceCalls<'h>, server: &sdk::Server) -> Calls<'h> {
+        Calls {
+            instance: Some(instance),
+            metrics: Metrics::default(),
+            children: Children::new(server),
+            controls: Controls::new(server),
+        }
+    }
+
+    /// For a process that completes a configuration: there are no requests.
+    pub(crate) fn without_requests(server: &sdk::Server) -> Calls<'static> {
+        Calls {
+            instance: None,
+            metrics: Metrics::default(),
+            children: Children::new(server),
+            controls: Controls::new(server),
+        }
+    }
+
+    /// Handles messages until `is_over`, or the process ended and all that it posted is handled.
+    pub(crate) fn serve(&self, process: &Arc<StubProcess>, is_over: impl Fn() -> bool) {
+        let ring = OffsetRing::of(&process.responses);
+        loop {
+            // Looked at before the ring: nothing is posted after the end.
+            let is_last = process.is_dead();
+            match ring.pop() {
+                Ok(Some(offset)) => self.handle(process, offset),
+                Ok(None) if is_last || is_over() => return,
+                Ok(None) => ring.wait(None, || is_over() || process.is_dead()),
+                Err(_) => {
+                    sdk::error!("a Python stub wrote over its queue and is ended");
+                    process.kill();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Gives up what the process asked for and will not fetch.
+    pub(crate) fn close(&self) {
+        self.children.close();
+        self.metrics.close();
+    }
+
+    fn handle(&self, process: &Arc<StubProcess>, offset: u64) {
+        let Some(message) = process.message(offset) else {
+            sdk::error!("a Python stub posted what is no message and is ended");
+            return process.kill();
+        };
+        let text: CallText = match serde_json::from_slice(&message.text) {
+            Ok(text) => text,
+            Err(error) => {
+                sdk::error!("a Python stub posted a malformed message and is ended: {error}");
+                return process.kill();
+            }
+        };
+        match (text.kind(), self.instance) {
+            ("log", _) => write_log(&text),
+            ("send", Some(instance)) => send(instance.in_flight, process, &message, &text),
+            ("drop_request", Some(instance)) => drop(instance.in_flight.remove(text.number)),
+            ("readiness", Some(instance)) => instance.readiness.listen(process, message),
+            ("is_ready_reply", Some(instance)) => {
+                instance.readiness.answer(text.line, readiness_of(&text));
+                answer(process, message, Ok(json!({})));
+            }
+            ("is_cancelled", Some(instance)) => {
+                let is_cancelled = instance.in_flight.is_cancelled(text.number);
+                answer(process, message, Ok(json!({ "v": is_cancelled })));
+            }
+            ("infer", Some(instance)) => {
+                let parent = text.others.get("x").and_then(Value::as_u64);
+                let parent = parent.and_then(|number| instance.in_flight.trace(number));
+                self.children
+                    .infer(process, message, &text, parent.as_ref());
+            }
+            ("next", Some(_)) => self.children.next(process, message, text.number),
+            ("cancel", Some(_)) => {
+                self.children.cancel(text.number);
+                answer(process, message, Ok(json!({})));
+            }
+            ("drop_call", Some(_)) => self.children.drop_call(text.number),
+            ("load" | "unload" | "is_ready", _) => {
+                self.controls.handle(process, message, &text);
+            }
+            ("family" | "new_metric" | "metric", _) => {
+                answer(process, message, self.metrics.handle(text.kind(), &text));
+            }
+            ("drop_family" | "drop_metric", _) => self.metrics.drop_one(text.kind(), text.number),
+            (kind, _) => {
+                let unknown = Error::invalid(format!("the server knows no call '{kind}'"));
+                answer(process, message, Err(unknown));
+            }
+        }
+    }
+}
+
+fn readiness_of(text: &CallText) -> Result<(), Error> {
+    match (text.value.as_bool(), text.text.is_empty()) {
+        (Some(true), _) => Ok(()),
+        (_, true) => Err(Error::new(Code::Unavailable, "the model is not ready")),
+        (_, false) => Err(Error::internal(text.text.clone())),
+    }
+}
+
+fn write_log(text: &CallText) {
+    let level = match text.level {
+        1 => sdk::log::Level::Warning,
+        2 => sdk::log::Level::Error,
+        3 => sdk::log::Level::Verbose,
+        _ => sdk::log::Level::Info,
+    };
+    if sdk::log::is_enabled(level) {
+        let file = text.flags().as_str().unwrap_or("model.py");
+        let line = u32::try_from(text.line).unwrap_or(0);
+        sdk::log::write(level, file, line, &text.text);
+    }
+}
+
+/// Sends a response of a request, or its end.
+fn send(in_flight: &InFlight, process: &StubProcess, message: &Reply<'_>, text: &CallText) {
+    // What was given up, or is answered, has no factory any more.
+    let Some(InFlightRequest { factory, trace }) = in_flight.remove(text.number) else {
+        return;
+    };
+    let restore = |factory| {
+        let request = InFlightRequest { factory, trace };
+        in_flight.restore(text.number, request);
+    };
+    let is_final = text.flags().as_u64() == Some(COMPLETE_FINAL);
+    let outcome = match (&text.response, is_final) {
+        (None, true) => factory.finish(),
+        (None, false) => {
+            restore(factory);
+            Ok(())
+        }
+        (Some(response), true) => factory.finish_with(|outgoing| {
+            if let Some(error) = &response.error {
+                return Err(stub_error(error.clone()));
+            }
+            response.fill(outgoing, &process.responses, message.tensors_at)
+        }),
+        (Some(response), false) => {
+            let outcome = factory.respond().and_then(|mut made| {
+                if let Some(error) = &response.error {
+                    made.fail(stub_error(error.clone()));
+                    return Ok(());
+                }
+                match response.fill(&mut made, &process.responses, message.tensors_at) {
+                    Ok(()) => made.send(),
+                    Err(error) => {
+                        made.fail(error);
+                        Ok(())
+                    }
+                }
+            });
+            restore(factory);
+            outcome
+        }
+    };
+    if let Err(error) = outcome
+        && text
+            .response
+            .as_ref()
+            .is_none_or(|sent| sent.error.is_none())
+    {
+        sdk::error!("a response of a Python model was not sent: {error}");
+    }
+}

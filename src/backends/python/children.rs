@@ -1,0 +1,487 @@
+//! Requests of a model to other models of the server.
+//!
+//! Inputs are read where they lie in the stub's segment, and outputs are written into ours: each is
+//! copied once, by the called model. A block of inputs goes back to the stub when the server has
+//! released the request, whether its response came before or after.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use conch_backend_sdk as sdk;
+use conch_python_ipc::BlockHeader;
+use sdk::{
+    CorrelationId, DataType, Error, MemoryPlace, OutputMemory, Parameter, Server, ServerCall,
+    ServerDelivery, ServerRequest, ServerResponse, TensorMemory, TraceParent,
+};
+use serde_json::{Value, json};
+
+use crate::call_text::{CallText, answer, error_json};
+use crate::process::{Reply, StubProcess};
+use crate::shared_tensor;
+
+/// Calls of decoupled models that one stub may have under way.
+const CALLS_MAX: usize = 4096;
+
+/// The calls of one stub.
+pub(crate) struct Children {
+    server: Server,
+    calls: Arc<Mutex<HashMap<u64, PendingCall>>>,
+}
+
+/// A call of a decoupled model, whose responses the stub fetches.
+#[derive(Default)]
+struct PendingCall {
+    call: Option<ServerCall>,
+    /// Blocks of ours with responses, and whether each is the last.
+    ready: VecDeque<u64>,
+    /// The stub's message that waits for the next.
+    waiting: Option<u64>,
+}
+
+impl Children {
+    pub(crate) fn new(server: &Server) -> Children {
+        Children {
+            server: server.clone(),
+            calls: Arc::default(),
+        }
+    }
+
+    /// Sends a request to another model. A one-to-one call is answered with the response; one of a
+    /// decoupled model is known by the number that the stub gave it.
+    pub(crate) fn infer(
+        &self,
+        process: &Arc<StubProcess>,
+        message: Reply<'_>,
+        text: &CallText,
+        parent: Option<&TraceParent>,
+    ) {
+        let is_decoupled = flag(text, "d");
+        let model = text.text.as_str();
+        let block = InputBlock::new(process, message);
+        let mut request = self.request(process, &block, text);
+        if let (Ok(request), Some(parent)) = (&mut request, parent)
+            && let Err(error) = request.set_trace_parent(parent)
+        {
+            sdk::verbose!("a call is not traced: {error}");
+        }
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                let error = format!("Model {model} - Error when running inference: {error}");
+                let error = Err(Error::internal(error));
+                return match is_decoupled {
+                    true => self.fail_call(process, text.number, error),
+                    false => block.set_reply(write_outcome(process, error, true)),
+                };
+            }
+        };
+        match is_decoupled {
+            true => self.begin_call(process, text.number, request),
+            false => self.call_once(process, model, block, request),
+        }
+    }
+
+    fn call_once(
+        &self,
+        process: &Arc<StubProcess>,
+        model: &str,
+        block: Arc<InputBlock>,
+        request: ServerRequest,
+    ) {
+        let process = Arc::clone(process);
+        let model = model.to_owned();
+        // One response is all that is wanted.
+        let mut block = Some(block);
+        self.server.infer(request, move |call, delivery| {
+            let Some(block) = block.take() else { return };
+            let outcome = match delivery {
+                ServerDelivery {
+                    is_final: false, ..
+                } => {
+                    let _ = call.cancel();
+                    Err(Error::internal(format!(
+                        "Model {model} is using the decoupled. The current BLS request call \
+                         doesn't support models using the decoupled transaction policy. Please use \
+                         'decoupled=True' argument to the 'exec' or 'async_exec' calls for \
+                         decoupled models.'"
+                    )))
+                }
+                ServerDelivery { response: None, .. } => {
+                    Err(Error::internal("Unexpected empty response."))
+                }
+                ServerDelivery {
+                    response: Some(outcome),
+                    ..
+                } => outcome,
+            };
+            block.set_reply(write_outcome(&process, outcome, true));
+        });
+    }
+
+    fn begin_call(&self, process: &Arc<StubProcess>, number: u64, request: ServerRequest) {
+        if !self.add_call(number) {
+            let error = Err(Error::new(
+                sdk::Code::Unavailable,
+                format!("a model has at most {CALLS_MAX} calls under way"),
+            ));
+            return self.fail_call(process, number, error);
+        }
+        let calls = Arc::clone(&self.calls);
+        let receiver = Arc::clone(process);
+        let call = self.server.infer(request, move |_, delivery| {
+            deliver(&receiver, &calls, number, delivery);
+        });
+        if let Some(pending) = self.lock().get_mut(&number) {
+            pending.call = Some(call);
+        }
+    }
+
+    /// Takes a call in; false if there are too many, or the number is taken.
+    fn add_call(&self, number: u64) -> bool {
+        let mut calls = self.lock();
+        if calls.len() >= CALLS_MAX || calls.contains_key(&number) {
+            return false;
+        }
+        calls.insert(number, PendingCall::default());
+        true
+    }
+
+    /// The call's only response is an error.
+    fn fail_call(
+        &self,
+        process: &Arc<StubProcess>,
+        number: u64,
+        error: Result<ServerResponse, Error>,
+    ) {
+        // A stub that never fetches them has its last errors dropped.
+        let mut calls = self.lock();
+        if calls.len() < 2 * CALLS_MAX {
+            calls.entry(number).or_default();
+        }
+        drop(calls);
+        let delivery = ServerDelivery {
+            response: Some(error),
+            is_final: true,
+        };
+        deliver(process, &self.calls, number, delivery);
+    }
+
+    /// Answers with the next response of a call, once there is one.
+    pub(crate) fn next(&self, process: &Arc<StubProcess>, message: Reply<'_>, number: u64) {
+        let mut calls = self.lock();
+        let Some(pending) = calls.get_mut(&number) else {
+            drop(calls);
+            let unknown = Err(Error::invalid("the call is over"));
+            return answer(process, message, unknown);
+        };
+        match pending.ready.pop_front() {
+            Some(block) => message.answer(block),
+            None => pending.waiting = Some(message.defer()),
+        }
+    }
+
+    /// Asks the called model to stop.
+    pub(crate) fn cancel(&self, number: u64) {
+        let call = self.lock().get(&number).and_then(|it| it.call.clone());
+        if let Some(call) = call {
+            let _ = call.cancel();
+        }
+    }
+
+    /// The stub fetches no more of a call.
+    pub(crate) fn drop_call(&self, number: u64) {
+        let pending = self.lock().remove(&number);
+        if let Some(call) = pending.and_then(|pending| pending.call) {
+            let _ = call.cancel();
+        }
+    }
+
+    /// The stub is gone.
+    pub(crate) fn close(&self) {
+        let left: Vec<PendingCall> = self.lock().drain().map(|(_, pending)| pending).collect();
+        for pending in left {
+            if let Some(call) = pending.call {
+                let _ = call.cancel();
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        process: &Arc<StubProcess>,
+        block: &Arc<InputBlock>,
+        text: &CallText,
+    ) -> Result<ServerRequest, Error> {
+        let version = text.value.as_i64().unwrap_or(-1);
+        let version_text = match version {
+            1.. => version.to_string(),
+            _ => String::new(),
+        };
+        let model = text.text.as_str();
+        if !self.server.is_model_ready(model, &version_text)? {
+            return Err(Error::internal(format!(
+                "Failed for execute the inference request. Model '{model}' is not ready."
+            )));
+        }
+        let mut request = ServerRequest::new(model);
+        let number = |name: &str| text.others.get(name).and_then(Value::as_u64).unwrap_or(0);
+        request
+            .set_version(version)
+            .set_flags(u32::try_from(text.flags().as_u64().unwrap_or(0)).unwrap_or(0))
+            .set_timeout_us(number("t"))
+            .set_priority(number("y"))
+            .set_id(&c_text(text.others.get("id"))?)
+            .set_output_memory(Arc::new(SegmentMemory {
+                process: Arc::clone(process),
+            }));
+        match text.others.get("c") {
+            Some(Value::String(_)) => {
+                let id = c_text(text.others.get("c"))?;
+                request.set_correlation(CorrelationId::Text(&id));
+            }
+            other => {
+                let id = other.and_then(Value::as_u64).unwrap_or(0);
+                request.set_correlation(CorrelationId::Number(id));
+            }
+        }
+        add_parameters(&mut request, text.others.get("p"))?;
+        let outputs = text.others.get("o").and_then(Value::as_array);
+        for output in outputs.into_iter().flatten() {
+            request.request_output(&c_text(Some(output))?);
+        }
+        for (name, number, shape, offset, bytes) in &text.inputs {
+            let wrong = || Error::invalid(format!("input '{name}' is no tensor"));
+            let data_type = DataType::from_number(*number).ok_or_else(wrong)?;
+            let at = block.tensors_at.checked_add(*offset).ok_or_else(wrong)?;
+            let memory =
+                shared_tensor::memory(&process.responses, at, *bytes, Arc::clone(block) as _);
+            let name = CString::new(name.as_str()).map_err(|_| wrong())?;
+            request.add_input(&name, data_type, shape, memory.ok_or_else(wrong)?);
+        }
+        Ok(request)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, PendingCall>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn flag(text: &CallText, name: &str) -> bool {
+    let value = text.others.get(name).and_then(Value::as_bool);
+    value.unwrap_or(false)
+}
+
+fn c_text(value: Option<&Value>) -> Result<CString, Error> {
+    let text = value.and_then(Value::as_str).unwrap_or_default();
+    CString::new(text).map_err(|_| Error::invalid("a text of a request has a NUL"))
+}
+
+fn add_parameters(request: &mut ServerRequest, parameters: Option<&Value>) -> Result<(), Error> {
+    let parameters = parameters.and_then(Value::as_object);
+    for (name, value) in parameters.into_iter().flatten() {
+        let name = CString::new(name.as_str())
+            .map_err(|_| Error::invalid("the name of a parameter has a NUL"))?;
+        let text;
+        let value = match value {
+            Value::Bool(flag) => Parameter::Boolean(*flag),
+            Value::Number(number) => match number.as_i64() {
+                Some(number) => Parameter::Integer(number),
+                None => Parameter::Number(number.as_f64().unwrap_or_default()),
+            },
+            other => {
+                text = c_text(Some(other))?;
+                Parameter::Text(&text)
+            }
+        };
+        request.add_parameter(&name, value);
+    }
+    Ok(())
+}
+
+/// Hands a response to the stub's thread that waits for it, or keeps it.
+fn deliver(
+    process: &Arc<StubProcess>,
+    calls: &Mutex<HashMap<u64, PendingCall>>,
+    number: u64,
+    delivery: ServerDelivery,
+) {
+    let block = match delivery.response {
+        Some(outcome) => write_outcome(process, outcome, delivery.is_final),
+        None => write_reply(process, &json!({ "z": true }), &[]),
+    };
+    let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+    match calls.get_mut(&number) {
+        Some(pending) => match pending.waiting.take() {
+            Some(waiting) => process.answer_later(waiting, block),
+            None => pending.ready.push_back(block),
+        },
+        // Nobody fetches it.
+        None if block != 0 => process.blocks.give_back(block),
+        None => {}
+    }
+}
+
+/// A block with a response or an error; 0 without room for even that.
+fn write_outcome(
+    process: &StubProcess,
+    outcome: Result<ServerResponse, Error>,
+    is_final: bool,
+) -> u64 {
+    let response = match outcome {
+        Ok(response) => response,
+        Err(error) => {
+            let mut text = error_json(&error);
+            text["o"] = json!([]);
+            text["z"] = json!(is_final);
+            return write_reply(process, &text, &[]);
+        }
+    };
+    let base = process.blocks.segment().base().addr();
+    let mut lent = Vec::new();
+    let outputs: Vec<Value> = response
+        .outputs
+        .iter()
+        .map(|output| {
+            let len = output.memory.len() as u64;
+            let offset = output.memory.address().addr().wrapping_sub(base) as u64;
+            let block = offset.saturating_sub(BlockHeader::BYTES);
+            let (offset, block) = match len {
+                0 => (0, 0),
+                _ => (offset, block),
+            };
+            if block != 0 {
+                lent.push(block);
+            }
+            json!([
+                output.name.to_string_lossy(),
+                output.data_type.number(),
+                output.shape,
+                block,
+                offset,
+                len
+            ])
+        })
+        .collect();
+    let parameters: serde_json::Map<String, Value> = response
+        .parameters
+        .iter()
+        .map(|(name, value)| {
+            (
+                name.to_string_lossy().into_owned(),
+                parameter(value.borrow()),
+            )
+        })
+        .collect();
+    write_reply(
+        process,
+        &json!({ "o": outputs, "p": parameters, "z": is_final }),
+        &lent,
+    )
+}
+
+fn parameter(value: Parameter<'_>) -> Value {
+    match value {
+        Parameter::Text(text) => json!(text.to_string_lossy()),
+        Parameter::Integer(number) => json!(number),
+        Parameter::Boolean(flag) => json!(flag),
+        Parameter::Number(number) => json!(number),
+    }
+}
+
+/// A block with a text; the stub gives the blocks of `outputs` back when it is done with them.
+fn write_reply(process: &StubProcess, text: &Value, outputs: &[u64]) -> u64 {
+    let Some((block, _)) = process.write(text.to_string().as_bytes(), 0) else {
+        return 0;
+    };
+    for output in outputs {
+        process.keep_for_stub(*output);
+    }
+    block
+}
+
+/// The stub's block with the inputs of a call. It goes back when nothing refers to it: the server
+/// released the request, and, for a one-to-one call, the reply is there.
+pub(crate) struct InputBlock {
+    process: Arc<StubProcess>,
+    offset: u64,
+    tensors_at: u64,
+    reply: Mutex<u64>,
+}
+
+impl InputBlock {
+    fn new(process: &Arc<StubProcess>, message: Reply<'_>) -> Arc<InputBlock> {
+        let tensors_at = message.tensors_at;
+        Arc::new(InputBlock {
+            process: Arc::clone(process),
+            offset: message.defer(),
+            tensors_at,
+            reply: Mutex::new(0),
+        })
+    }
+
+    fn set_reply(&self, reply: u64) {
+        *self.reply.lock().unwrap_or_else(PoisonError::into_inner) = reply;
+    }
+}
+
+impl Drop for InputBlock {
+    fn drop(&mut self) {
+        let reply = *self.reply.lock().unwrap_or_else(PoisonError::into_inner);
+        self.process.answer_later(self.offset, reply);
+    }
+}
+
+/// Puts the outputs of called models into our segment, where the stub reads them.
+struct SegmentMemory {
+    process: Arc<StubProcess>,
+}
+
+impl OutputMemory for SegmentMemory {
+    fn allocate(
+        &self,
+        name: &CStr,
+        byte_count: usize,
+        _preferred: MemoryPlace,
+    ) -> Result<TensorMemory, Error> {
+        let block = OutputBlock::new(&self.process, byte_count as u64);
+        let block = block.ok_or_else(|| {
+            Error::new(
+                sdk::Code::Unavailable,
+                format!(
+                    "the shared memory of the calling model has no room for {byte_count} bytes of \
+                     output '{}' (shm-max-byte-size)",
+                    name.to_string_lossy()
+                ),
+            )
+        })?;
+        let at = block.offset + BlockHeader::BYTES;
+        let segment = Arc::clone(self.process.blocks.segment());
+        let memory = shared_tensor::memory(&segment, at, byte_count as u64, Arc::new(block));
+        memory.ok_or_else(|| Error::internal("an output block lies outside"))
+    }
+}
+
+/// A block of ours that a called model writes. It is given back with its last reference, unless the
+/// stub was told of it: then by the stub.
+struct OutputBlock {
+    process: Arc<StubProcess>,
+    offset: u64,
+}
+
+impl OutputBlock {
+    fn new(process: &Arc<StubProcess>, len: u64) -> Option<OutputBlock> {
+        let offset = process.blocks.take(BlockHeader::BYTES.checked_add(len)?)?;
+        BlockHeader::at(process.blocks.segment(), offset)?.begin(0);
+        Some(OutputBlock {
+            process: Arc::clone(process),
+            offset,
+        })
+    }
+}
+
+impl Drop for OutputBlock {
+    fn drop(&mut self) {
+        self.process.release_output(self.offset);
+    }
+}

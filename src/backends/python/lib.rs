@@ -1,0 +1,367 @@
+//! The Python backend: serves models whose `model.py` has a class `TritonPythonModel`, and is the
+//! runtime of backends that are a `model.py` themselves.
+//!
+//! Each instance has a process of its own, the stub, which an interpreter of the user's choice runs
+//! (`runtime/`). Requests and responses pass through shared memory without a name
+//! (`conch-python-ipc`). See README.md for how the parts work together.
+
+mod call_text;
+mod calls;
+mod children;
+mod control;
+mod decode;
+mod encode;
+mod environment;
+mod host;
+mod in_flight;
+mod launch;
+mod log_pipe;
+mod metrics;
+mod process;
+mod readiness;
+mod settings;
+mod shared_tensor;
+mod supervisor;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use conch_backend_sdk as sdk;
+use sdk::{Batch, Code, Error, InstanceContext, ModelConfig, ModelContext, Request};
+use serde_json::json;
+
+use crate::calls::Calls;
+use crate::decode::{CommandReply, Mark, ResponseRow, stub_error};
+use crate::encode::ExecuteMessage;
+use crate::environment::Environments;
+use crate::host::{CommandFailure, InstanceThread, ModelStubs, StubHost, command_while_serving};
+use crate::in_flight::InFlightRequest;
+use crate::launch::{Installation, Launch};
+use crate::process::{NoReply, Reply, StubProcess};
+use crate::settings::{ModelSettings, Settings};
+use crate::supervisor::Supervisor;
+
+sdk::export_backend!(Python, ready);
+
+/// Shared by all models.
+pub struct Python {
+    settings: Settings,
+    installation: Installation,
+    environments: Environments,
+    supervisor: Arc<Supervisor>,
+    /// The folder of a backend that is a `model.py`, whose runtime this is.
+    runtime_directory: Option<PathBuf>,
+}
+
+impl sdk::Backend for Python {
+    type Model = Model;
+
+    fn initialize(context: &sdk::BackendContext) -> Result<Self, Error> {
+        for name in settings::inert(context.config()) {
+            sdk::warning!(
+                "backend setting '{name}' has no effect: shared memory has no name, and calls take \
+                 up no threads"
+            );
+        }
+        let own = sdk::library_directory().unwrap_or_else(|| context.directory().to_owned());
+        let is_other = context.directory() != own || context.name() != "python";
+        let runtime_directory = is_other && context.directory().join("model.py").exists();
+        Ok(Python {
+            settings: Settings::read(context.config())?,
+            installation: Installation::find(&own)?,
+            environments: Environments::default(),
+            supervisor: Arc::new(Supervisor::start()?),
+            runtime_directory: runtime_directory.then(|| context.directory().to_owned()),
+        })
+    }
+
+    fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
+        // Each start takes as long as its imports.
+        attributes.allow_parallel_instances()
+    }
+}
+
+/// One version of a model.
+pub struct Model {
+    stubs: Arc<ModelStubs>,
+    config: String,
+    version: u64,
+    directory: PathBuf,
+    hosts: Mutex<Vec<Weak<StubHost>>>,
+}
+
+impl sdk::Model for Model {
+    type Backend = Python;
+    type Instance = Instance;
+
+    fn initialize(backend: &Python, context: &mut ModelContext) -> Result<Self, Error> {
+        let model_settings = ModelSettings::read(context.config());
+        let interpreter = backend.environments.interpreter(
+            &backend.settings,
+            &model_settings,
+            context.directory(),
+        )?;
+        let file = context.config().default_model_filename();
+        let model_path = context.version_directory().join(file.unwrap_or("model.py"));
+        let mut launch = Launch {
+            installation: backend.installation.clone(),
+            interpreter,
+            segment_bytes: backend.settings.segment_bytes,
+            model_name: context.name().to_owned(),
+            model_path,
+            runtime_directory: backend.runtime_directory.clone(),
+            is_decoupled: context.config().is_decoupled(),
+        };
+        let server = context.server();
+        if context.may_complete()? {
+            complete(backend, &launch, &server, context)?;
+            launch.is_decoupled = context.config().is_decoupled();
+        }
+        Ok(Model {
+            stubs: Arc::new(ModelStubs {
+                supervisor: Arc::clone(&backend.supervisor),
+                launch,
+                settings: backend.settings.clone(),
+                server,
+            }),
+            config: context.config().json().to_string(),
+            version: context.version(),
+            directory: context.directory().to_owned(),
+            hosts: Mutex::default(),
+        })
+    }
+}
+
+/// Has the model fill in what its configuration leaves out, in a process of its own.
+fn complete(
+    backend: &Python,
+    launch: &Launch,
+    server: &sdk::Server,
+    context: &mut ModelContext,
+) -> Result<(), Error> {
+    let process = launch.start(&backend.supervisor, &launch.model_name)?;
+    let command = json!({ "k": "complete", "config": context.config().json().to_string() });
+    let calls = Calls::without_requests(server);
+    let limit = backend.settings.start_timeout;
+    let reply = command_while_serving(&process, &calls, &command.to_string(), limit);
+    process.kill();
+    process.wait_for_end(std::time::Duration::from_secs(10));
+    calls.close();
+    let config = match reply {
+        Ok(CommandReply { config, .. }) => config,
+        Err(CommandFailure::Refused(error)) => return Err(error),
+        Err(CommandFailure::NoReply(failure)) => {
+            let what = match failure {
+                NoReply::TimedOut => "it took too long (initialize-timeout-seconds)".to_owned(),
+                NoReply::Malformed => "malformed reply".to_owned(),
+                NoReply::Ended => format!("the process {}", process.end().unwrap_or_default()),
+            };
+            let name = &launch.model_name;
+            return Err(Error::internal(format!(
+                "Auto-complete failed for {name}: {what}"
+            )));
+        }
+    };
+    match config {
+        Some(config) => context.complete(&ModelConfig::new(config)),
+        None => Ok(()),
+    }
+}
+
+impl sdk::Ready for Model {
+    fn check_ready(&self) -> Result<(), Error> {
+        let hosts: Vec<Arc<StubHost>> = {
+            let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+            hosts.iter().filter_map(Weak::upgrade).collect()
+        };
+        hosts.iter().try_for_each(|host| host.check_ready())
+    }
+}
+
+/// One instance, with its process.
+pub struct Instance {
+    thread: InstanceThread,
+}
+
+impl sdk::Instance for Instance {
+    type Model = Model;
+
+    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
+        let launch = &model.stubs.launch;
+        let arguments = json!({
+            "model_config": model.config,
+            "model_instance_kind": context.kind.name(),
+            "model_instance_name": context.name,
+            "model_instance_device_id": context.device_id.to_string(),
+            "model_repository": model.directory,
+            "model_version": model.version.to_string(),
+            "model_name": launch.model_name,
+        });
+        let command = json!({ "k": "initialize", "args": arguments }).to_string();
+        let thread = InstanceThread::start(&model.stubs, &context.name, command)?;
+        let mut hosts = model.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        hosts.retain(|host| host.strong_count() > 0);
+        hosts.push(Arc::downgrade(&thread.host));
+        Ok(Instance { thread })
+    }
+
+    fn execute(&mut self, _model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        let host = &*self.thread.host;
+        let process = host.process()?;
+        let mut requests = Vec::with_capacity(batch.len());
+        for request in batch.requests() {
+            match Executing::new(host, request) {
+                Ok(executing) => requests.push(executing),
+                Err(error) => request.fail(error),
+            }
+        }
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let outcome = execute(host, &process, batch, &requests);
+        if let Err(error) = outcome {
+            for executing in &requests {
+                executing.fail(host, error.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends the requests to the stub and answers those that it answers at once.
+fn execute(
+    host: &StubHost,
+    process: &Arc<StubProcess>,
+    batch: &Batch<'_>,
+    requests: &[Executing<'_>],
+) -> Result<(), Error> {
+    let message = ExecuteMessage::new(
+        requests
+            .iter()
+            .map(|executing| (executing.request, executing.number)),
+    )?;
+    let room = process.write(&message.text, message.tensor_bytes);
+    let (offset, tensors_at) = room.ok_or_else(|| {
+        Error::new(
+            Code::Unavailable,
+            format!(
+                "the shared memory of the model has no room for {} bytes of inputs: the model \
+                 keeps others, or they are too large (shm-max-byte-size)",
+                message.tensor_bytes
+            ),
+        )
+    })?;
+    for (input, at) in &message.inputs {
+        let copied = shared_tensor::copy_in(input, process.blocks.segment(), tensors_at + at);
+        if let Err(error) = copied {
+            process.blocks.give_back(offset);
+            return Err(error);
+        }
+    }
+    batch.begin_compute();
+    let reply = process.command(offset, None);
+    batch.end_compute();
+    let reply = reply.map_err(|failure| match failure {
+        NoReply::Ended | NoReply::TimedOut => host.unhealthy(),
+        NoReply::Malformed => {
+            process.kill();
+            host.unhealthy()
+        }
+    })?;
+    host.note_execution();
+    answer_all(host, process, requests, &reply)
+}
+
+fn answer_all(
+    host: &StubHost,
+    process: &StubProcess,
+    requests: &[Executing<'_>],
+    reply: &Reply<'_>,
+) -> Result<(), Error> {
+    let rows = CommandReply::parse(&reply.text)?.responses;
+    if rows.len() != requests.len() {
+        return Err(Error::internal(format!(
+            "the Python stub answered {} of {} requests",
+            rows.len(),
+            requests.len()
+        )));
+    }
+    for (executing, row) in requests.iter().zip(rows) {
+        match row {
+            // Its sender answers it, or did already.
+            ResponseRow::Later(()) => executing.request.hand_over(),
+            ResponseRow::Mark(Mark::Again) => executing.run_again(host),
+            ResponseRow::Response(text) => {
+                if let Some(error) = text.error {
+                    executing.fail(host, stub_error(error));
+                } else {
+                    executing.respond(host, |outgoing| {
+                        text.fill(outgoing, &process.responses, reply.tensors_at)
+                    });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A request of the batch that is being executed.
+struct Executing<'b> {
+    request: Request<'b>,
+    number: u64,
+}
+
+impl<'b> Executing<'b> {
+    fn new(host: &StubHost, request: Request<'b>) -> Result<Self, Error> {
+        let in_flight = InFlightRequest {
+            factory: request.spare_factory()?,
+            trace: request.trace_parent()?,
+        };
+        Ok(Executing {
+            request,
+            number: host.in_flight.insert(in_flight),
+        })
+    }
+
+    /// Takes the request's factory back, to answer it here; false if its sender has answered it for
+    /// good.
+    fn take_back(&self, host: &StubHost) -> bool {
+        match host.in_flight.remove(self.number) {
+            Some(in_flight) => {
+                in_flight.factory.discard();
+                true
+            }
+            None => {
+                self.request.hand_over();
+                false
+            }
+        }
+    }
+
+    fn fail(&self, host: &StubHost, error: Error) {
+        if self.take_back(host) {
+            self.request.fail(error);
+        }
+    }
+
+    fn respond(&self, host: &StubHost, fill: impl FnOnce(&mut sdk::Outgoing) -> Result<(), Error>) {
+        if !self.take_back(host) {
+            return;
+        }
+        let made = self.request.respond().and_then(|mut response| {
+            fill(&mut response)?;
+            response.send()
+        });
+        if let Err(error) = made {
+            self.request.fail(error);
+        }
+    }
+
+    fn run_again(&self, host: &StubHost) {
+        if self.take_back(host)
+            && let Err(error) = self.request.run_again()
+        {
+            self.request.fail(error);
+        }
+    }
+}

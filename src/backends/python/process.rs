@@ -1,0 +1,261 @@
+//! One stub process, and the memory that it shares with this one.
+
+use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use conch_python_ipc::{
+    BlockAllocator, BlockHeader, Message, MessageSlot, OffsetRing, SegmentError, SharedSegment,
+};
+use rustix::process::{Pid, Signal};
+
+/// A message of a stub's is at most that long; its tensors do not count.
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 64 << 20;
+
+/// A process from its start to its end.
+#[derive(Debug)]
+pub(crate) struct StubProcess {
+    /// Our segment: requests, and answers to calls.
+    pub(crate) blocks: BlockAllocator,
+    /// The stub's segment.
+    pub(crate) responses: Arc<SharedSegment>,
+    state: Mutex<ProcessState>,
+    ended: Condvar,
+    is_dead: AtomicBool,
+    /// The last reply that was taken.
+    last_reply: AtomicU32,
+    /// Output blocks that the stub was told of.
+    kept: Mutex<HashSet<u64>>,
+}
+
+#[derive(Debug)]
+enum ProcessState {
+    Starting,
+    Running(Pid),
+    /// With the words of the log.
+    Ended(String),
+}
+
+/// Why there is no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoReply {
+    /// The process ended.
+    Ended,
+    TimedOut,
+    /// The reply is no message.
+    Malformed,
+}
+
+/// A reply in the stub's segment; dropping it gives its block back.
+pub(crate) struct Reply<'p> {
+    process: &'p StubProcess,
+    offset: u64,
+    pub(crate) text: Vec<u8>,
+    /// Where the tensors of the message begin.
+    pub(crate) tensors_at: u64,
+}
+
+impl StubProcess {
+    /// The memory of a process that is to be started.
+    ///
+    /// # Errors
+    /// Without memory or descriptors.
+    pub(crate) fn new(segment_bytes: u64) -> Result<StubProcess, SegmentError> {
+        let requests = SharedSegment::create("conch python requests", segment_bytes)?;
+        let responses = SharedSegment::create("conch python responses", segment_bytes)?;
+        Ok(StubProcess {
+            blocks: BlockAllocator::new(Arc::new(requests)),
+            responses: Arc::new(responses),
+            state: Mutex::new(ProcessState::Starting),
+            ended: Condvar::new(),
+            is_dead: AtomicBool::new(false),
+            last_reply: AtomicU32::new(0),
+            kept: Mutex::default(),
+        })
+    }
+
+    /// Called by the supervisor.
+    pub(crate) fn has_started(&self, pid: Pid) {
+        *self.lock() = ProcessState::Running(pid);
+    }
+
+    /// Called by the supervisor, after it took the status; none if it is not known.
+    pub(crate) fn has_ended(&self, status: Option<ExitStatus>) {
+        *self.lock() = ProcessState::Ended(described(status));
+        self.is_dead.store(true, Ordering::SeqCst);
+        self.ended.notify_all();
+        MessageSlot::of(&self.responses).interrupt();
+        OffsetRing::of(&self.responses).interrupt();
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::SeqCst)
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn end(&self) -> Option<String> {
+        match &*self.lock() {
+            ProcessState::Ended(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// Ends the process, and those that it started and that did not leave its group.
+    pub(crate) fn kill(&self) {
+        // The lock keeps the number from being somebody else's: it is the process' until the
+        // supervisor took its status and says so here.
+        if let ProcessState::Running(pid) = &*self.lock() {
+            let _ = rustix::process::kill_process_group(*pid, Signal::KILL);
+            let _ = rustix::process::kill_process(*pid, Signal::KILL);
+        }
+    }
+
+    /// Blocks until the process has ended, or for `timeout`; says whether it has.
+    pub(crate) fn wait_for_end(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        while !matches!(*state, ProcessState::Ended(_)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let woken = self.ended.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// A block of ours with a message and room for `tensor_bytes` behind it: its offset, and where
+    /// the tensors go. None without room.
+    pub(crate) fn write(&self, text: &[u8], tensor_bytes: u64) -> Option<(u64, u64)> {
+        let len = BlockHeader::BYTES
+            .checked_add(text.len() as u64)?
+            .checked_next_multiple_of(conch_python_ipc::ALIGNMENT_BYTES)?
+            .checked_add(tensor_bytes)?;
+        let offset = self.blocks.take(len)?;
+        let segment = self.blocks.segment();
+        let header = BlockHeader::at(segment, offset)?;
+        header.begin(text.len() as u64);
+        segment.write(header.message_at(), text);
+        Some((offset, header.tensors_at()))
+    }
+
+    /// Sends a block as the next command and waits for the reply. One thread at a time. The stub
+    /// gives the block back.
+    ///
+    /// # Errors
+    /// See [`NoReply`].
+    pub(crate) fn command(
+        &self,
+        offset: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Reply<'_>, NoReply> {
+        self.blocks.lend(offset);
+        MessageSlot::of(self.blocks.segment()).send(offset);
+        let last = self.last_reply.load(Ordering::Relaxed);
+        let slot = MessageSlot::of(&self.responses);
+        let reply = slot.wait(last, timeout, || self.is_dead());
+        let Some(Message { offset, sequence }) = reply else {
+            return Err(match self.is_dead() {
+                true => NoReply::Ended,
+                false => NoReply::TimedOut,
+            });
+        };
+        self.last_reply.store(sequence, Ordering::Relaxed);
+        self.message(offset).ok_or(NoReply::Malformed)
+    }
+
+    /// The message in a block of the stub's; none if there is none that makes sense.
+    pub(crate) fn message(&self, offset: u64) -> Option<Reply<'_>> {
+        let header = BlockHeader::at(&self.responses, offset)?;
+        let text = header.read_message(&self.responses, MESSAGE_BYTES_MAX)?;
+        // As it was when it was copied: the stub may change the header meanwhile.
+        let end = header.message_at().checked_add(text.len() as u64)?;
+        Some(Reply {
+            process: self,
+            offset,
+            text,
+            tensors_at: end.checked_next_multiple_of(conch_python_ipc::ALIGNMENT_BYTES)?,
+        })
+    }
+
+    /// An output block that the stub is told of: the stub gives it back, after the last reference
+    /// here is gone.
+    pub(crate) fn keep_for_stub(&self, offset: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(offset);
+    }
+
+    /// The last reference here to an output block is gone.
+    pub(crate) fn release_output(&self, offset: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.remove(&offset) {
+            true => self.blocks.lend(offset),
+            false => self.blocks.give_back(offset),
+        }
+    }
+
+    /// Gives pages of our segment back that were not used for a while.
+    pub(crate) fn trim(&self) {
+        self.blocks.trim();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ProcessState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reply<'_> {
+    /// Answers the stub's thread that waits for this message, with a block of ours (0: nothing),
+    /// which it gives back.
+    pub(crate) fn answer(self, reply: u64) {
+        if reply != 0 {
+            self.process.blocks.lend(reply);
+        }
+        if let Some(header) = BlockHeader::at(&self.process.responses, self.offset) {
+            header.finish(reply);
+        }
+        std::mem::forget(self);
+    }
+
+    /// Leaves it unanswered for now; see [`StubProcess::answer_later`].
+    pub(crate) fn defer(self) -> u64 {
+        let offset = self.offset;
+        std::mem::forget(self);
+        offset
+    }
+}
+
+impl StubProcess {
+    /// Answers a message that was deferred.
+    pub(crate) fn answer_later(&self, offset: u64, reply: u64) {
+        if reply != 0 {
+            self.blocks.lend(reply);
+        }
+        if let Some(header) = BlockHeader::at(&self.responses, offset) {
+            header.finish(reply);
+        }
+    }
+}
+
+impl Drop for Reply<'_> {
+    fn drop(&mut self) {
+        if let Some(header) = BlockHeader::at(&self.process.responses, self.offset) {
+            header.finish(0);
+        }
+    }
+}
+
+fn described(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => format!("exited with code {code}"),
+        Some((None, Some(9))) => {
+            "was killed (signal 9, as by the kernel without memory)".to_owned()
+        }
+        Some((None, Some(signal))) => format!("ended by signal {signal}"),
+        _ => "ended".to_owned(),
+    }
+}

@@ -1,0 +1,73 @@
+"""The life of the process: it is told of a model, makes it, executes requests, and ends."""
+
+import array
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+
+
+def _receive_start():
+    """What the backend says first, and the files that it passes. Nothing else stays open but the standard streams."""
+    backend = socket.socket(fileno=0)
+    text, ancillary, _, _ = backend.recvmsg(1 << 16, socket.CMSG_SPACE(2 * array.array("i").itemsize))
+    files = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            files.frombytes(data[:len(data) - len(data) % files.itemsize])
+    start = json.loads(text)
+    backend.detach()
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), 0)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in files:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    return start, files[0], files[1]
+
+
+def _follow_parent(parent):
+    """Has the kernel end this process with the backend's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    libc.prctl(_PR_SET_NAME, b"conch_python", 0, 0, 0)
+
+
+def main():
+    start, requests_file, responses_file = _receive_start()
+    _follow_parent(start["parent"])
+    from . import channel
+    link = channel.Channel(start["library"], requests_file, responses_file)
+    try:
+        worker = _import_worker()
+    except ImportError as error:
+        _refuse(link, error)
+        return
+    worker.Worker(start, link).run()
+
+
+def _import_worker():
+    # It needs numpy, which an interpreter may lack.
+    return importlib.import_module("conch_python_stub.worker")
+
+
+def import_failure(error):
+    version = ".".join(map(str, sys.version_info[:3]))
+    missing = f" has no module '{error.name}'" if isinstance(error, ModuleNotFoundError) and error.name else " cannot import it"
+    return f"{error} (the interpreter {sys.executable}, Python {version},{missing})"
+
+
+def _refuse(link, error):
+    """Answers the first command with what is missing, and ends."""
+    traceback.print_exc()
+    link.next_command()
+    link.reply(link.write(json.dumps({"e": [1, import_failure(error)]}).encode()))

@@ -1,0 +1,30 @@
+"""What models in Python import: tensors, requests, responses, and the server around them."""
+
+from ._config import ModelConfig, get_input_config_by_name, get_output_config_by_name, using_decoupled_model_transaction_policy
+from ._errors import TritonError, TritonModelException
+from ._requests import (TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, TRITONSERVER_REQUEST_RELEASE_ALL,
+                        TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest, InferenceTrace, MemoryType, PreferredMemory, ResponseIterator)
+from ._responses import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
+from ._server import Logger, LogLevel, Metric, MetricFamily, MetricKind, is_model_ready, load_model, unload_model
+from ._tensor import Tensor
+from ._types import (TRITON_STRING_TO_NUMPY, deserialize_bytes_tensor, numpy_to_triton_type, serialize_byte_tensor, triton_string_to_numpy,
+                     triton_to_numpy_type)
+
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+
+
+def get_input_tensor_by_name(inference_request, name):
+    """The input of this name; None if there is none."""
+    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+
+
+def get_output_tensor_by_name(inference_response, name):
+    """The output of this name; None if there is none."""
+    return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
+
+
+def get_model_dir():
+    """The folder of the model's version."""
+    from . import _link
+    return _link.connection().model_dir

@@ -1,0 +1,197 @@
+"""Requests: those that a model is given, and those that it sends to other models."""
+
+import asyncio
+import enum
+import json
+import threading
+
+from . import _link
+from ._errors import TritonModelException
+from ._responses import InferenceResponseSender, parameters_json
+from ._tensor import Tensor
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+
+
+class MemoryType(enum.IntEnum):
+    TRITONSERVER_MEMORY_CPU = 0
+    TRITONSERVER_MEMORY_GPU = 2
+
+
+class PreferredMemory:
+    """Where outputs of a call are wanted."""
+
+    __slots__ = ("_kind", "_device")
+
+    def __init__(self, preferred_memory_type, preferred_device_id=0):
+        self._kind, self._device = MemoryType(preferred_memory_type), int(preferred_device_id)
+
+
+class InferenceTrace:
+    """The trace of a request, to hand on to calls."""
+
+    __slots__ = ("_handle", "_context")
+
+    def __init__(self, _handle=0, _context=""):
+        self._handle, self._context = _handle, _context
+
+    def get_context(self):
+        """The OpenTelemetry context; None if there is none."""
+        return self._context or None
+
+
+class InferenceRequest:
+    """One request."""
+
+    __slots__ = ("_handle", "_id", "_correlation_id", "_inputs", "_outputs", "_model_name", "_model_version", "_flags", "_timeout", "_priority",
+                 "_preferred", "_trace", "_parameters", "_sender", "_release_flags", "_is_decoupled", "_is_open", "_make_inputs")
+
+    def __init__(self, request_id="", correlation_id=0, inputs=None, requested_output_names=None, model_name=None, model_version=-1, flags=0,
+                 timeout=0, preferred_memory=None, trace=None, parameters=None, priority=0):
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError("InferenceRequest needs inputs, requested_output_names and model_name")
+        if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        inputs, names = list(inputs), list(requested_output_names)
+        for tensor in inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty.")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"inputs holds Tensor objects, got {type(tensor).__name__}")
+        if not all(names):
+            raise TritonModelException(
+                f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be empty.")
+        self._handle, self._id, self._correlation_id, self._inputs = 0, str(request_id), correlation_id, inputs
+        self._outputs, self._model_name, self._model_version = list(dict.fromkeys(names)), str(model_name), int(model_version)
+        self._flags, self._timeout, self._priority, self._preferred = int(flags), int(timeout), int(priority), preferred_memory
+        self._trace = InferenceTrace() if trace is None else trace
+        self._parameters = parameters_json(parameters)
+        self._sender, self._release_flags, self._is_decoupled = None, TRITONSERVER_REQUEST_RELEASE_ALL, False
+        self._make_inputs, self._is_open = None, False
+
+    @classmethod
+    def _received(cls, fields, make_inputs, is_decoupled):
+        """A request that the server sent; `make_inputs` makes the list of its tensors when it is asked for."""
+        request = cls.__new__(cls)
+        request._handle, request._id, request._correlation_id = fields["h"], fields.get("id", ""), fields.get("c", 0)
+        request._inputs, request._make_inputs = None, make_inputs
+        request._outputs, request._model_name, request._model_version = fields["o"], "", -1
+        request._flags, request._timeout, request._priority = fields.get("f", 0), fields.get("t", 0), 0
+        request._preferred, request._parameters = None, fields.get("p")
+        request._trace = InferenceTrace(fields["h"] if fields.get("x") is not None else 0, fields.get("x") or "")
+        request._sender, request._release_flags, request._is_decoupled = None, TRITONSERVER_REQUEST_RELEASE_ALL, is_decoupled
+        request._is_open = True
+        return request
+
+    def _close(self):
+        """The server has, or makes, the final response."""
+        self._is_open = False
+        if self._sender is not None:
+            self._sender._close()
+
+    def __del__(self):
+        # Nothing can answer it any more.
+        if getattr(self, "_is_open", False):
+            _link.connection().drop("request", self._handle)
+
+    def inputs(self):
+        if self._inputs is None:
+            self._inputs = self._make_inputs()
+            self._make_inputs = None
+        return self._inputs
+
+    def request_id(self):
+        return self._id
+
+    def correlation_id(self):
+        return self._correlation_id
+
+    def flags(self):
+        return self._flags
+
+    def set_flags(self, flags):
+        self._flags = int(flags)
+
+    def timeout(self):
+        """In microseconds; 0: none."""
+        return self._timeout
+
+    def preferred_memory(self):
+        return self._preferred
+
+    def parameters(self):
+        """A JSON text."""
+        if isinstance(self._parameters, dict):
+            self._parameters = json.dumps(self._parameters)
+        return self._parameters or "{}"
+
+    def requested_output_names(self):
+        return self._outputs
+
+    def trace(self):
+        return self._trace
+
+    def set_release_flags(self, flags):
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(f"Invalid flags. Supported release flags are TRITONSERVER_REQUEST_RELEASE_ALL and "
+                                       f"TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, got {flags}.")
+        self._release_flags = flags
+
+    def get_response_sender(self):
+        if not self._handle:
+            raise TritonModelException("Only requests that the server sent have a response sender.")
+        if self._sender is None:
+            self._sender = InferenceResponseSender(self, self._is_decoupled, not self._is_open)
+        return self._sender
+
+    def is_cancelled(self):
+        """Whether the client gave up."""
+        return _link.connection().is_cancelled(self._handle)
+
+    def exec(self, decoupled=False):
+        """Sends the request to its model and waits: for the response, or, if `decoupled`, for nothing: the responses are iterated."""
+        call = _link.connection().infer(self, decoupled)
+        return ResponseIterator(call) if decoupled else call
+
+    def async_exec(self, decoupled=False):
+        """The same as an awaitable of the running event loop."""
+        return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
+
+
+class ResponseIterator:
+    """The responses to one call of a decoupled model. A second iteration repeats them."""
+
+    def __init__(self, call):
+        self._call, self._responses, self._index, self._is_finished = call, [], 0, False
+        self._lock = threading.Lock()
+
+    def __iter__(self):
+        if self._is_finished and self._index >= len(self._responses):
+            self._index = 0
+        return self
+
+    def __next__(self):
+        with self._lock:
+            if self._is_finished:
+                if self._index >= len(self._responses):
+                    raise StopIteration
+            else:
+                response, self._is_finished = self._call.next()
+                if response is None:
+                    raise StopIteration
+                self._responses.append(response)
+            self._index += 1
+            return self._responses[self._index - 1]
+
+    def cancel(self):
+        """Asks the model to stop; responses may still come."""
+        if not self._is_finished:
+            self._call.cancel()
+
+    def __del__(self):
+        call = getattr(self, "_call", None)
+        if call is not None:
+            call.close()

@@ -1,0 +1,126 @@
+"""Tensors of requests and responses."""
+
+import numpy as np
+
+from . import _dlpack, _types
+from ._errors import TritonModelException
+
+_ELEMENT_BYTES = {_types.BOOL: 1, _types.UINT8: 1, _types.INT8: 1, _types.UINT16: 2, _types.INT16: 2, _types.FP16: 2, _types.BF16: 2,
+         _types.UINT32: 4, _types.INT32: 4, _types.FP32: 4, _types.UINT64: 8, _types.INT64: 8, _types.FP64: 8}
+
+
+class _Memory:
+    """Bytes at an address as numpy reads them. Arrays keep it, and it keeps what the bytes belong to."""
+
+    __slots__ = ("__array_interface__", "_owner")
+
+    def __init__(self, address, shape, typestr, owner):
+        self.__array_interface__ = {"data": (address, False), "shape": shape, "typestr": typestr, "version": 3}
+        self._owner = owner
+
+
+class Tensor:
+    """A named tensor: of a numpy array, of another framework's tensor, or of a request."""
+
+    __slots__ = ("_name", "_number", "_shape", "_array", "_encoded", "_address", "_byte_size", "_device", "_owner", "__weakref__")
+
+    def __init__(self, name, numpy_array):
+        if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
+            raise TypeError(f"Tensor takes a str and a numpy array, got {type(name).__name__} and {type(numpy_array).__name__}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        number = _types.numpy_to_triton_type(numpy_array.dtype)
+        if number is None:
+            raise TritonModelException(f"Tensor '{name}' has the type {numpy_array.dtype}, which no tensor can have.")
+        if not numpy_array.flags.c_contiguous:
+            numpy_array = np.ascontiguousarray(numpy_array)
+        if not numpy_array.dtype.isnative:
+            numpy_array = numpy_array.astype(numpy_array.dtype.newbyteorder("="))
+        self._name, self._number, self._shape, self._array = name, number, numpy_array.shape, numpy_array
+        self._encoded = self._owner = None
+        self._device = (_dlpack.CPU, 0)
+        if number == _types.BYTES:
+            self._encoded = np.frombuffer(_types.serialize_byte_tensor(numpy_array) or b"", np.uint8)
+            self._address, self._byte_size = self._encoded.ctypes.data, self._encoded.nbytes
+        else:
+            self._address, self._byte_size = numpy_array.__array_interface__["data"][0], numpy_array.nbytes
+
+    @classmethod
+    def _at(cls, name, number, shape, address, byte_size, owner, device=(_dlpack.CPU, 0)):
+        """The tensor whose bytes lie at `address` as long as `owner` lives."""
+        tensor = cls.__new__(cls)
+        tensor._name, tensor._number, tensor._shape = name, number, shape
+        tensor._array = tensor._encoded = None
+        tensor._address, tensor._byte_size, tensor._device, tensor._owner = address, byte_size, device, owner
+        return tensor
+
+    def name(self):
+        return self._name
+
+    def triton_dtype(self):
+        """The server's number of the data type."""
+        return self._number
+
+    def shape(self):
+        return list(self._shape)
+
+    def is_cpu(self):
+        return self._device[0] != _dlpack.CUDA
+
+    def as_numpy(self):
+        """The elements as an array. Arrays of numbers are the tensor's own memory; texts are copied."""
+        if self._array is None:
+            if not self.is_cpu():
+                raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+            if self._number == _types.BF16:
+                raise TritonModelException(
+                    "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead.")
+            self._array = self._decoded() if self._number == _types.BYTES else self._bytes_as(self._number, self._shape)
+        return self._array
+
+    def _bytes_as(self, number, shape):
+        if self._byte_size == 0:
+            return np.empty(shape, _types.TYPESTR[number])
+        return np.asarray(_Memory(self._address, shape, _types.TYPESTR[number], self._owner))
+
+    def _decoded(self):
+        encoded = self._bytes_as(_types.UINT8, (self._byte_size,))
+        return _types.deserialize_bytes_tensor(encoded).reshape(self._shape)
+
+    def to_dlpack(self):
+        """A capsule that another framework may take; the memory is shared."""
+        return _dlpack.export(self._address, self._shape, self._number, self._device, self)
+
+    def __dlpack__(self, *, stream=None, **_):
+        # No work on the tensor is under way, so there is no stream to wait for.
+        return self.to_dlpack()
+
+    def __dlpack_device__(self):
+        return self._device
+
+    @staticmethod
+    def from_dlpack(name, tensor):
+        """The tensor of another framework, from a capsule or anything with `__dlpack__`; the memory is shared."""
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        if hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__"):
+            kind = int(tensor.__dlpack_device__()[0])
+            if kind == _dlpack.CUDA:
+                raise TritonModelException("DLPack capsule passed pointer to memory allocated on GPU device, when GPU is not available")
+            if kind not in (_dlpack.CPU, _dlpack.CUDA_HOST):
+                raise TritonModelException(f"DLDevice type {kind} is not support by Python backend.")
+            tensor = tensor.__dlpack__()
+        elif type(tensor).__name__ != "PyCapsule":
+            raise TritonModelException("Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                                       "`__dlpack_device__` attributes")
+        given = _dlpack.Imported(tensor)
+        if given.device[0] not in (_dlpack.CPU, _dlpack.CUDA_HOST):
+            raise TritonModelException(f"DLDevice type {given.device[0]} is not support by Python backend.")
+        count = 1
+        for dim in given.shape:
+            count *= dim
+        byte_size = count * _ELEMENT_BYTES[given.number]
+        return Tensor._at(name, given.number, given.shape, given.address, byte_size, given)
+
+    def __repr__(self):
+        return f"Tensor({self._name!r}, {list(self._shape)})"
