@@ -5,7 +5,6 @@ use sdk::{Code, Error};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::decode::{ResponseText, TensorRow};
 use crate::process::{Reply, StubProcess};
 
 /// One message of a stub's. Fields of other kinds than its own are left out.
@@ -19,8 +18,6 @@ pub(crate) struct CallText {
     pub(crate) number: u64,
     #[serde(rename = "f")]
     flags: Value,
-    #[serde(rename = "r")]
-    pub(crate) response: Option<ResponseText>,
     /// Of a log line.
     #[serde(rename = "l")]
     pub(crate) level: u32,
@@ -33,8 +30,11 @@ pub(crate) struct CallText {
     #[serde(flatten)]
     pub(crate) others: serde_json::Map<String, Value>,
     #[serde(rename = "i")]
-    pub(crate) inputs: Vec<TensorRow>,
+    pub(crate) files: Vec<FileRow>,
 }
+
+/// Of a file: path, data type, shape, offset behind the message, bytes.
+pub(crate) type FileRow = (String, u32, Vec<i64>, u64, u64);
 
 impl CallText {
     pub(crate) fn kind(&self) -> &str {
@@ -59,7 +59,12 @@ pub(crate) fn answer(process: &StubProcess, message: Reply<'_>, outcome: Result<
 
 /// As the stub reads an error.
 pub(crate) fn error_json(error: &Error) -> Value {
-    let code = match error.code() {
+    json!({ "e": [error_number(error.code()), error.message()] })
+}
+
+/// The server's number of an error code.
+pub(crate) fn error_number(code: Code) -> u32 {
+    match code {
         Code::Unknown => 0,
         Code::Internal => 1,
         Code::NotFound => 2,
@@ -68,6 +73,5 @@ pub(crate) fn error_json(error: &Error) -> Value {
         Code::Unsupported => 5,
         Code::AlreadyExists => 6,
         Code::Cancelled => 7,
-    };
-    json!({ "e": [code, error.message()] })
+    }
 }

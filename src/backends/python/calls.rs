@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use conch_python_ipc::OffsetRing;
+use conch_python_ipc::{OffsetRing, wire};
 use sdk::{Code, Error};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::call_text::{CallText, answer};
 use crate::children::Children;
 use crate::control::Controls;
-use crate::decode::stub_error;
+use crate::decode::{OutputPlaces, ResponseMessage, SendMessage};
 use crate::in_flight::{InFlight, InFlightRequest};
 use crate::metrics::Metrics;
-use crate::process::{Reply, StubProcess};
+use crate::process::StubProcess;
 use crate::readiness::Readiness;
 
 /// Handles the messages of one process, on the instance's thread.
@@ -32,7 +32,7 @@ pub(crate) struct InstanceCalls<'h> {
     pub(crate) readiness: &'h Readiness,
 }
 
-const COMPLETE_FINAL: u64 = 1;
+const COMPLETE_FINAL: u32 = 1;
 
 impl<'h> Calls<'h> {
     pub(crate) fn new(instance: InstanceCalls<'h>, server: &sdk::Server) -> Calls<'h> {
@@ -84,16 +84,36 @@ impl<'h> Calls<'h> {
             sdk::error!("a Python stub posted what is no message and is ended");
             return process.kill();
         };
+        match message.text.first() {
+            Some(&wire::SEND) => match (SendMessage::read(&message.text), self.instance) {
+                (Ok(sent), Some(instance)) => {
+                    let places = OutputPlaces {
+                        segment: &process.responses,
+                        tensors_at: message.tensors_at,
+                        inputs: None,
+                    };
+                    return send(instance.in_flight, sent, &places);
+                }
+                (Ok(_), None) => return,
+                (Err(error), _) => return end_malformed(process, &error),
+            },
+            Some(&wire::INFER) => {
+                let Some(instance) = self.instance else {
+                    return;
+                };
+                let outcome = self
+                    .children
+                    .infer(process, message, |number| instance.in_flight.trace(number));
+                return outcome.unwrap_or_else(|error| end_malformed(process, &error));
+            }
+            _ => {}
+        }
         let text: CallText = match serde_json::from_slice(&message.text) {
             Ok(text) => text,
-            Err(error) => {
-                sdk::error!("a Python stub posted a malformed message and is ended: {error}");
-                return process.kill();
-            }
+            Err(error) => return end_malformed(process, &error),
         };
         match (text.kind(), self.instance) {
             ("log", _) => write_log(&text),
-            ("send", Some(instance)) => send(instance.in_flight, process, &message, &text),
             ("drop_request", Some(instance)) => drop(instance.in_flight.remove(text.number)),
             ("readiness", Some(instance)) => instance.readiness.listen(process, message),
             ("is_ready_reply", Some(instance)) => {
@@ -103,12 +123,6 @@ impl<'h> Calls<'h> {
             ("is_cancelled", Some(instance)) => {
                 let is_cancelled = instance.in_flight.is_cancelled(text.number);
                 answer(process, message, Ok(json!({ "v": is_cancelled })));
-            }
-            ("infer", Some(instance)) => {
-                let parent = text.others.get("x").and_then(Value::as_u64);
-                let parent = parent.and_then(|number| instance.in_flight.trace(number));
-                self.children
-                    .infer(process, message, &text, parent.as_ref());
             }
             ("next", Some(_)) => self.children.next(process, message, text.number),
             ("cancel", Some(_)) => {
@@ -153,52 +167,46 @@ fn write_log(text: &CallText) {
     }
 }
 
+fn end_malformed(process: &StubProcess, error: &dyn std::fmt::Display) {
+    sdk::error!("a Python stub posted a malformed message and is ended: {error}");
+    process.kill();
+}
+
 /// Sends a response of a request, or its end.
-fn send(in_flight: &InFlight, process: &StubProcess, message: &Reply<'_>, text: &CallText) {
+fn send(in_flight: &InFlight, sent: SendMessage<'_>, places: &OutputPlaces<'_>) {
     // What was given up, or is answered, has no factory any more.
-    let Some(InFlightRequest { factory, trace }) = in_flight.remove(text.number) else {
+    let Some(InFlightRequest { factory, trace }) = in_flight.remove(sent.number) else {
         return;
     };
     let restore = |factory| {
         let request = InFlightRequest { factory, trace };
-        in_flight.restore(text.number, request);
+        in_flight.restore(sent.number, request);
     };
-    let is_final = text.flags().as_u64() == Some(COMPLETE_FINAL);
-    let outcome = match (&text.response, is_final) {
+    let is_error = matches!(sent.response, Some(ResponseMessage::Error(_)));
+    let outcome = match (sent.response, sent.flags == COMPLETE_FINAL) {
         (None, true) => factory.finish(),
         (None, false) => {
             restore(factory);
             Ok(())
         }
-        (Some(response), true) => factory.finish_with(|outgoing| {
-            if let Some(error) = &response.error {
-                return Err(stub_error(error.clone()));
-            }
-            response.fill(outgoing, &process.responses, message.tensors_at)
-        }),
+        (Some(response), true) => factory.finish_with(|outgoing| response.fill(outgoing, places)),
         (Some(response), false) => {
-            let outcome = factory.respond().and_then(|mut made| {
-                if let Some(error) = &response.error {
-                    made.fail(stub_error(error.clone()));
-                    return Ok(());
-                }
-                match response.fill(&mut made, &process.responses, message.tensors_at) {
-                    Ok(()) => made.send(),
-                    Err(error) => {
-                        made.fail(error);
-                        Ok(())
-                    }
-                }
-            });
+            let outcome =
+                factory
+                    .respond()
+                    .and_then(|mut made| match response.fill(&mut made, places) {
+                        Ok(()) => made.send(),
+                        Err(error) => {
+                            made.fail(error);
+                            Ok(())
+                        }
+                    });
             restore(factory);
             outcome
         }
     };
     if let Err(error) = outcome
-        && text
-            .response
-            .as_ref()
-            .is_none_or(|sent| sent.error.is_none())
+        && !is_error
     {
         sdk::error!("a response of a Python model was not sent: {error}");
     }

@@ -10,13 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_backend_sdk as sdk;
 use conch_python_ipc::BlockHeader;
+use conch_python_ipc::wire::{self, Malformed, MessageWriter, TensorPlace};
 use sdk::{
-    CorrelationId, DataType, Error, MemoryPlace, OutputMemory, Parameter, Server, ServerCall,
-    ServerDelivery, ServerRequest, ServerResponse, TensorMemory, TraceParent,
+    DataType, Error, MemoryPlace, OutputMemory, Server, ServerCall, ServerDelivery, ServerRequest,
+    ServerResponse, TensorMemory, TraceParent,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
-use crate::call_text::{CallText, answer, error_json};
+use crate::call_text::{CallText, error_number};
+use crate::child_request::InferMessage;
+use crate::encode::parameter;
 use crate::process::{Reply, StubProcess};
 use crate::shared_tensor;
 
@@ -52,34 +55,32 @@ impl Children {
     pub(crate) fn infer(
         &self,
         process: &Arc<StubProcess>,
-        message: Reply<'_>,
-        text: &CallText,
-        parent: Option<&TraceParent>,
-    ) {
-        let is_decoupled = flag(text, "d");
-        let model = text.text.as_str();
+        mut message: Reply<'_>,
+        trace: impl FnOnce(u64) -> Option<TraceParent>,
+    ) -> Result<(), Malformed> {
+        let text = std::mem::take(&mut message.text);
+        let call = InferMessage::read(&text)?;
         let block = InputBlock::new(process, message);
-        let mut request = self.request(process, &block, text);
-        if let (Ok(request), Some(parent)) = (&mut request, parent)
-            && let Err(error) = request.set_trace_parent(parent)
+        let mut request = self.request(process, &block, &call);
+        if let (Ok(request), Some(parent)) = (&mut request, trace(call.trace))
+            && let Err(error) = request.set_trace_parent(&parent)
         {
             sdk::verbose!("a call is not traced: {error}");
         }
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => {
+        let model = call.model;
+        match (request, call.number) {
+            (Ok(request), 0) => self.call_once(process, model, block, request),
+            (Ok(request), number) => self.begin_call(process, number, request),
+            (Err(error), number) => {
                 let error = format!("Model {model} - Error when running inference: {error}");
                 let error = Err(Error::internal(error));
-                return match is_decoupled {
-                    true => self.fail_call(process, text.number, error),
-                    false => block.set_reply(write_outcome(process, error, true)),
-                };
+                match number {
+                    0 => block.set_reply(write_outcome(process, error, true)),
+                    number => self.fail_call(process, number, error),
+                }
             }
-        };
-        match is_decoupled {
-            true => self.begin_call(process, text.number, request),
-            false => self.call_once(process, model, block, request),
         }
+        Ok(())
     }
 
     fn call_once(
@@ -173,7 +174,7 @@ impl Children {
         let Some(pending) = calls.get_mut(&number) else {
             drop(calls);
             let unknown = Err(Error::invalid("the call is over"));
-            return answer(process, message, unknown);
+            return message.answer(write_outcome(process, unknown, true));
         };
         match pending.ready.pop_front() {
             Some(block) => message.answer(block),
@@ -211,53 +212,35 @@ impl Children {
         &self,
         process: &Arc<StubProcess>,
         block: &Arc<InputBlock>,
-        text: &CallText,
+        call: &InferMessage<'_>,
     ) -> Result<ServerRequest, Error> {
-        let version = text.value.as_i64().unwrap_or(-1);
-        let version_text = match version {
-            1.. => version.to_string(),
+        let model = call.model;
+        let version = match call.version {
+            1.. => call.version.to_string(),
             _ => String::new(),
         };
-        let model = text.text.as_str();
-        if !self.server.is_model_ready(model, &version_text)? {
+        if !self.server.is_model_ready(model, &version)? {
             return Err(Error::internal(format!(
                 "Failed for execute the inference request. Model '{model}' is not ready."
             )));
         }
-        let mut request = ServerRequest::new(model);
-        let number = |name: &str| text.others.get(name).and_then(Value::as_u64).unwrap_or(0);
-        request
-            .set_version(version)
-            .set_flags(u32::try_from(text.flags().as_u64().unwrap_or(0)).unwrap_or(0))
-            .set_timeout_us(number("t"))
-            .set_priority(number("y"))
-            .set_id(&c_text(text.others.get("id"))?)
-            .set_output_memory(Arc::new(SegmentMemory {
-                process: Arc::clone(process),
-            }));
-        match text.others.get("c") {
-            Some(Value::String(_)) => {
-                let id = c_text(text.others.get("c"))?;
-                request.set_correlation(CorrelationId::Text(&id));
-            }
-            other => {
-                let id = other.and_then(Value::as_u64).unwrap_or(0);
-                request.set_correlation(CorrelationId::Number(id));
-            }
-        }
-        add_parameters(&mut request, text.others.get("p"))?;
-        let outputs = text.others.get("o").and_then(Value::as_array);
-        for output in outputs.into_iter().flatten() {
-            request.request_output(&c_text(Some(output))?);
-        }
-        for (name, number, shape, offset, bytes) in &text.inputs {
+        let mut request = call.request()?;
+        request.set_output_memory(Arc::new(SegmentMemory {
+            process: Arc::clone(process),
+        }));
+        for row in &call.inputs {
+            let name = row.name;
             let wrong = || Error::invalid(format!("input '{name}' is no tensor"));
-            let data_type = DataType::from_number(*number).ok_or_else(wrong)?;
-            let at = block.tensors_at.checked_add(*offset).ok_or_else(wrong)?;
-            let memory =
-                shared_tensor::memory(&process.responses, at, *bytes, Arc::clone(block) as _);
-            let name = CString::new(name.as_str()).map_err(|_| wrong())?;
-            request.add_input(&name, data_type, shape, memory.ok_or_else(wrong)?);
+            let data_type = DataType::from_number(row.data_type).ok_or_else(wrong)?;
+            let TensorPlace::Behind(offset) = row.place else {
+                return Err(wrong());
+            };
+            let at = block.tensors_at.checked_add(offset).ok_or_else(wrong)?;
+            let owner = Arc::clone(block) as _;
+            let memory = shared_tensor::memory(&process.responses, at, row.bytes, owner);
+            let shape: Vec<i64> = row.dims.iter().collect();
+            let name = CString::new(name).map_err(|_| wrong())?;
+            request.add_input(&name, data_type, &shape, memory.ok_or_else(wrong)?);
         }
         Ok(request)
     }
@@ -272,33 +255,6 @@ pub(crate) fn flag(text: &CallText, name: &str) -> bool {
     value.unwrap_or(false)
 }
 
-fn c_text(value: Option<&Value>) -> Result<CString, Error> {
-    let text = value.and_then(Value::as_str).unwrap_or_default();
-    CString::new(text).map_err(|_| Error::invalid("a text of a request has a NUL"))
-}
-
-fn add_parameters(request: &mut ServerRequest, parameters: Option<&Value>) -> Result<(), Error> {
-    let parameters = parameters.and_then(Value::as_object);
-    for (name, value) in parameters.into_iter().flatten() {
-        let name = CString::new(name.as_str())
-            .map_err(|_| Error::invalid("the name of a parameter has a NUL"))?;
-        let text;
-        let value = match value {
-            Value::Bool(flag) => Parameter::Boolean(*flag),
-            Value::Number(number) => match number.as_i64() {
-                Some(number) => Parameter::Integer(number),
-                None => Parameter::Number(number.as_f64().unwrap_or_default()),
-            },
-            other => {
-                text = c_text(Some(other))?;
-                Parameter::Text(&text)
-            }
-        };
-        request.add_parameter(&name, value);
-    }
-    Ok(())
-}
-
 /// Hands a response to the stub's thread that waits for it, or keeps it.
 fn deliver(
     process: &Arc<StubProcess>,
@@ -308,7 +264,7 @@ fn deliver(
 ) {
     let block = match delivery.response {
         Some(outcome) => write_outcome(process, outcome, delivery.is_final),
-        None => write_reply(process, &json!({ "z": true }), &[]),
+        None => write_delivery(process, &begin_delivery(true, false), &[]),
     };
     let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
     match calls.get_mut(&number) {
@@ -328,42 +284,18 @@ fn write_outcome(
     outcome: Result<ServerResponse, Error>,
     is_final: bool,
 ) -> u64 {
+    let mut writer = begin_delivery(is_final, true);
     let response = match outcome {
         Ok(response) => response,
         Err(error) => {
-            let mut text = error_json(&error);
-            text["o"] = json!([]);
-            text["z"] = json!(is_final);
-            return write_reply(process, &text, &[]);
+            writer.byte(1);
+            writer.u32(error_number(error.code()));
+            writer.text(error.message());
+            return write_delivery(process, &writer, &[]);
         }
     };
-    let base = process.blocks.segment().base().addr();
-    let mut lent = Vec::new();
-    let outputs: Vec<Value> = response
-        .outputs
-        .iter()
-        .map(|output| {
-            let len = output.memory.len() as u64;
-            let offset = output.memory.address().addr().wrapping_sub(base) as u64;
-            let block = offset.saturating_sub(BlockHeader::BYTES);
-            let (offset, block) = match len {
-                0 => (0, 0),
-                _ => (offset, block),
-            };
-            if block != 0 {
-                lent.push(block);
-            }
-            json!([
-                output.name.to_string_lossy(),
-                output.data_type.number(),
-                output.shape,
-                block,
-                offset,
-                len
-            ])
-        })
-        .collect();
-    let parameters: serde_json::Map<String, Value> = response
+    writer.byte(0);
+    let parameters: Map<String, Value> = response
         .parameters
         .iter()
         .map(|(name, value)| {
@@ -373,25 +305,42 @@ fn write_outcome(
             )
         })
         .collect();
-    write_reply(
-        process,
-        &json!({ "o": outputs, "p": parameters, "z": is_final }),
-        &lent,
-    )
-}
-
-fn parameter(value: Parameter<'_>) -> Value {
-    match value {
-        Parameter::Text(text) => json!(text.to_string_lossy()),
-        Parameter::Integer(number) => json!(number),
-        Parameter::Boolean(flag) => json!(flag),
-        Parameter::Number(number) => json!(number),
+    match parameters.is_empty() {
+        true => writer.text(""),
+        false => writer.text(&Value::Object(parameters).to_string()),
     }
+    let base = process.blocks.segment().base().addr();
+    let mut lent = Vec::new();
+    writer.u32(u32::try_from(response.outputs.len()).unwrap_or(0));
+    for output in &response.outputs {
+        let len = output.memory.len() as u64;
+        let offset = output.memory.address().addr().wrapping_sub(base) as u64;
+        let (block, offset) = match len {
+            0 => (0, 0),
+            _ => (offset.saturating_sub(BlockHeader::BYTES), offset),
+        };
+        if block != 0 {
+            lent.push(block);
+        }
+        let name = output.name.to_string_lossy();
+        let place = TensorPlace::Senders { block, offset };
+        let data_type = output.data_type.number();
+        writer.tensor(&name, data_type, &output.shape, place, len);
+    }
+    write_delivery(process, &writer, &lent)
 }
 
-/// A block with a text; the stub gives the blocks of `outputs` back when it is done with them.
-fn write_reply(process: &StubProcess, text: &Value, outputs: &[u64]) -> u64 {
-    let Some((block, _)) = process.write(text.to_string().as_bytes(), 0) else {
+/// The beginning of a message for the stub.
+fn begin_delivery(is_final: bool, has_response: bool) -> MessageWriter {
+    let mut writer = MessageWriter::new(wire::DELIVERY);
+    writer.byte(u8::from(is_final));
+    writer.byte(u8::from(has_response));
+    writer
+}
+
+/// A block with a message; the stub gives the blocks of `outputs` back when it is done with them.
+fn write_delivery(process: &StubProcess, writer: &MessageWriter, outputs: &[u64]) -> u64 {
+    let Some((block, _)) = process.write(writer.bytes(), 0) else {
         return 0;
     };
     for output in outputs {

@@ -6,7 +6,7 @@ use conch_backend_sdk as sdk;
 use sdk::{Error, Server};
 use serde_json::{Value, json};
 
-use crate::call_text::{CallText, answer, error_json};
+use crate::call_text::{CallText, FileRow, answer, error_json};
 use crate::children::flag;
 use crate::process::{Reply, StubProcess};
 
@@ -96,11 +96,11 @@ impl Control {
                 version: text.value.as_str().unwrap_or_default().to_owned(),
             },
             _ => {
-                let file = |(path, _, _, offset, bytes): &(String, u32, Vec<i64>, u64, u64)| {
+                let file = |(path, _, _, offset, bytes): &FileRow| {
                     let at = message.tensors_at.checked_add(*offset)?;
                     Some((path.clone(), process.responses.read(at, *bytes)?))
                 };
-                let files: Option<Vec<_>> = text.inputs.iter().map(file).collect();
+                let files: Option<Vec<_>> = text.files.iter().map(file).collect();
                 let config = text.others.get("c").and_then(Value::as_str);
                 Control::Load {
                     name,

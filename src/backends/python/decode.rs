@@ -1,19 +1,18 @@
-//! What a stub answers, checked: texts, and tensors in its segment.
+//! What a stub answers, checked: messages, and tensors in its segment.
 
 use std::ffi::CString;
+use std::ops::Range;
 
 use conch_backend_sdk as sdk;
 use conch_python_ipc::SharedSegment;
-use sdk::serde_json::Value;
-use sdk::{Code, DataType, Error, Outgoing, element_count};
+use conch_python_ipc::wire::{self, Malformed, MessageReader, TensorPlace, TensorRow};
+use sdk::serde_json::{self, Map, Value};
+use sdk::{Code, DataType, Error, Outgoing, TensorBytes, element_count};
 use serde::Deserialize;
 
 use crate::shared_tensor;
 
-/// Dimensions that a tensor of a stub's may have.
-const RANK_MAX: usize = 64;
-
-/// The reply to a command: what it was asked for, or an error.
+/// The reply to a command that is not to execute requests: what it was asked for, or an error.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct CommandReply {
     #[serde(rename = "e")]
@@ -23,54 +22,113 @@ pub(crate) struct CommandReply {
     /// To `initialize`: whether the model has `is_ready`.
     #[serde(default)]
     pub(crate) is_ready: bool,
-    /// To `execute`: one for each request.
-    #[serde(rename = "r", default)]
-    pub(crate) responses: Vec<ResponseRow>,
 }
 
 /// What became of one request.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum ResponseRow {
-    Response(ResponseText),
-    Mark(Mark),
-    /// Its sender answers it.
-    Later(()),
-}
-
-/// What a stub says of a request in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Mark {
+#[derive(Debug)]
+pub(crate) enum ResponseRow<'m> {
+    Response(ResponseMessage<'m>),
     /// It is to be executed again.
     Again,
+    /// Its sender answers it.
+    Later,
 }
 
 /// A response as a stub writes it.
-#[derive(Debug, Default, Deserialize)]
-pub(crate) struct ResponseText {
-    #[serde(rename = "e")]
-    pub(crate) error: Option<(i64, String)>,
-    #[serde(rename = "o", default)]
-    pub(crate) outputs: Vec<TensorRow>,
-    #[serde(rename = "p", default)]
-    parameters: serde_json::Map<String, Value>,
+#[derive(Debug)]
+pub(crate) enum ResponseMessage<'m> {
+    Error(Error),
+    Outputs {
+        outputs: Vec<TensorRow<'m>>,
+        /// JSON.
+        parameters: &'m str,
+    },
 }
 
-/// Name, data type, shape, offset behind the message, bytes.
-pub(crate) type TensorRow = (String, u32, Vec<i64>, u64, u64);
+/// A response that a stub posted, or the end of its request.
+#[derive(Debug)]
+pub(crate) struct SendMessage<'m> {
+    /// Of the request.
+    pub(crate) number: u64,
+    pub(crate) flags: u32,
+    pub(crate) response: Option<ResponseMessage<'m>>,
+}
+
+/// Where the outputs of a message may lie.
+pub(crate) struct OutputPlaces<'p> {
+    /// The stub's, with the message.
+    pub(crate) segment: &'p SharedSegment,
+    /// Where the tensors of the message begin.
+    pub(crate) tensors_at: u64,
+    /// Ours, and the inputs of the requests that are answered.
+    pub(crate) inputs: Option<(&'p SharedSegment, Range<u64>)>,
+}
 
 impl CommandReply {
     /// # Errors
     /// `Internal` if the text is no reply; the stub's error.
     pub(crate) fn parse(text: &[u8]) -> Result<CommandReply, Error> {
-        let reply: CommandReply = serde_json::from_slice(text).map_err(|error| {
-            Error::internal(format!("the Python stub sent a malformed reply: {error}"))
-        })?;
+        let reply: CommandReply =
+            serde_json::from_slice(text).map_err(|error| malformed(&error))?;
         match reply.error {
             Some(error) => Err(stub_error(error)),
             None => Ok(reply),
         }
+    }
+}
+
+fn malformed(error: &dyn std::fmt::Display) -> Error {
+    Error::internal(format!("the Python stub sent a malformed reply: {error}"))
+}
+
+/// The rows of the reply to the command to execute `count` requests.
+///
+/// # Errors
+/// `Internal` if the message is no such reply; the stub's error.
+pub(crate) fn reply_rows(message: &[u8], count: usize) -> Result<Vec<ResponseRow<'_>>, Error> {
+    if message.first() != Some(&wire::REPLY) {
+        // An error of all; what is none is no reply.
+        CommandReply::parse(message)?;
+        return Err(malformed(&Malformed));
+    }
+    let mut reader = MessageReader::new(message);
+    let rows = read_rows(&mut reader).map_err(|error| malformed(&error))?;
+    if rows.len() != count {
+        return Err(Error::internal(format!(
+            "the Python stub answered {} of {count} requests",
+            rows.len()
+        )));
+    }
+    Ok(rows)
+}
+
+fn read_rows<'m>(reader: &mut MessageReader<'m>) -> Result<Vec<ResponseRow<'m>>, Malformed> {
+    reader.byte()?;
+    let count = reader.count()?;
+    (0..count)
+        .map(|_| match reader.byte()? {
+            wire::ROW_LATER => Ok(ResponseRow::Later),
+            wire::ROW_AGAIN => Ok(ResponseRow::Again),
+            wire::ROW_RESPONSE => ResponseMessage::read(reader).map(ResponseRow::Response),
+            _ => Err(Malformed),
+        })
+        .collect()
+}
+
+impl<'m> SendMessage<'m> {
+    /// # Errors
+    /// If the message is none.
+    pub(crate) fn read(message: &'m [u8]) -> Result<SendMessage<'m>, Malformed> {
+        let mut reader = MessageReader::new(message);
+        reader.byte()?;
+        Ok(SendMessage {
+            number: reader.u64()?,
+            flags: reader.u32()?,
+            response: match reader.flag()? {
+                true => Some(ResponseMessage::read(&mut reader)?),
+                false => None,
+            },
+        })
     }
 }
 
@@ -89,55 +147,107 @@ pub(crate) fn stub_error((code, message): (i64, String)) -> Error {
     Error::new(code, message)
 }
 
-impl ResponseText {
-    /// Puts the outputs and parameters into a response. The tensors lie in `segment`, from
-    /// `tensors_at` on.
+impl<'m> ResponseMessage<'m> {
+    fn read(reader: &mut MessageReader<'m>) -> Result<ResponseMessage<'m>, Malformed> {
+        if reader.flag()? {
+            let code = i64::from(reader.u32()?);
+            let error = stub_error((code, reader.text()?.to_owned()));
+            return Ok(ResponseMessage::Error(error));
+        }
+        let parameters = reader.text()?;
+        let count = reader.count()?;
+        let outputs = (0..count)
+            .map(|_| reader.tensor())
+            .collect::<Result<_, _>>()?;
+        Ok(ResponseMessage::Outputs {
+            outputs,
+            parameters,
+        })
+    }
+
+    /// Puts the outputs and parameters into a response.
     ///
     /// # Errors
-    /// `Internal` for a tensor that cannot be; whatever the server reports.
+    /// The stub's error; `Internal` for a tensor that cannot be; whatever the server reports.
     pub(crate) fn fill(
         &self,
         response: &mut Outgoing,
-        segment: &SharedSegment,
-        tensors_at: u64,
+        places: &OutputPlaces<'_>,
     ) -> Result<(), Error> {
-        for (name, number, shape, offset, bytes) in &self.outputs {
+        let (outputs, parameters) = match self {
+            ResponseMessage::Error(error) => return Err(error.clone()),
+            ResponseMessage::Outputs {
+                outputs,
+                parameters,
+            } => (outputs, *parameters),
+        };
+        for row in outputs {
+            let name = row.name;
             let wrong = |what: &str| Error::internal(format!("output '{name}': {what}"));
-            let data_type = DataType::from_number(*number).ok_or_else(|| wrong("no data type"))?;
-            check_size(data_type, shape, *bytes).map_err(&wrong)?;
-            let at = tensors_at.checked_add(*offset);
-            let source = at.and_then(|at| shared_tensor::bytes(segment, at, *bytes));
+            let data_type =
+                DataType::from_number(row.data_type).ok_or_else(|| wrong("no data type"))?;
+            let shape: Vec<i64> = row.dims.iter().collect();
+            check_size(data_type, &shape, row.bytes).map_err(&wrong)?;
+            let source = places.bytes(row);
             let source = source.ok_or_else(|| wrong("it lies outside of the shared memory"))?;
-            let name = CString::new(name.as_str()).map_err(|_| wrong("its name has a NUL"))?;
-            let mut buffer = response.output(&name, data_type, shape, source.len())?;
+            let name = CString::new(name).map_err(|_| wrong("its name has a NUL"))?;
+            let mut buffer = response.output(&name, data_type, &shape, source.len())?;
             buffer.write(source)?;
         }
-        for (name, value) in &self.parameters {
-            let key = CString::new(name.as_str())
-                .map_err(|_| Error::internal("the name of a response parameter has a NUL"))?;
-            match value {
-                Value::String(text) => response.set_text(&key, text)?,
-                Value::Bool(flag) => response.set_boolean(&key, *flag)?,
-                Value::Number(number) => match number.as_i64() {
-                    Some(number) => response.set_integer(&key, number)?,
-                    None => {
-                        response.set_double_if_known(&key, number.as_f64().unwrap_or_default())?
-                    }
-                },
-                _ => {
-                    return Err(Error::invalid(format!(
-                        "response parameter '{name}' is neither text nor number nor truth value"
-                    )));
+        match parameters {
+            "" => Ok(()),
+            parameters => set_parameters(response, parameters),
+        }
+    }
+}
+
+impl<'p> OutputPlaces<'p> {
+    fn bytes(&self, row: &TensorRow<'_>) -> Option<TensorBytes<'p>> {
+        match row.place {
+            TensorPlace::Behind(offset) => {
+                let at = self.tensors_at.checked_add(offset)?;
+                shared_tensor::bytes(self.segment, at, row.bytes)
+            }
+            TensorPlace::Receivers(offset) => {
+                let (segment, inputs) = self.inputs.as_ref()?;
+                let end = offset.checked_add(row.bytes)?;
+                let is_inside = inputs.start <= offset && end <= inputs.end;
+                match is_inside {
+                    true => shared_tensor::bytes(segment, offset, row.bytes),
+                    false => None,
                 }
             }
+            TensorPlace::Senders { .. } => None,
         }
-        Ok(())
     }
+}
+
+fn set_parameters(response: &mut Outgoing, parameters: &str) -> Result<(), Error> {
+    let parameters: Map<String, Value> =
+        serde_json::from_str(parameters).map_err(|error| malformed(&error))?;
+    for (name, value) in &parameters {
+        let key = CString::new(name.as_str())
+            .map_err(|_| Error::internal("the name of a response parameter has a NUL"))?;
+        match value {
+            Value::String(text) => response.set_text(&key, text)?,
+            Value::Bool(flag) => response.set_boolean(&key, *flag)?,
+            Value::Number(number) => match number.as_i64() {
+                Some(number) => response.set_integer(&key, number)?,
+                None => response.set_double_if_known(&key, number.as_f64().unwrap_or_default())?,
+            },
+            _ => {
+                return Err(Error::invalid(format!(
+                    "response parameter '{name}' is neither text nor number nor truth value"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether so many bytes are what a tensor has.
 fn check_size(data_type: DataType, shape: &[i64], bytes: u64) -> Result<(), &'static str> {
-    if shape.len() > RANK_MAX {
+    if shape.len() > wire::RANK_MAX {
         return Err("it has too many dimensions");
     }
     let Some(element_bytes) = data_type.element_bytes() else {
@@ -153,42 +263,104 @@ fn check_size(data_type: DataType, shape: &[i64], bytes: u64) -> Result<(), &'st
 
 #[cfg(test)]
 mod tests {
+    use conch_python_ipc::wire::MessageWriter;
+
     use super::*;
+
+    fn reply() -> Vec<u8> {
+        let mut message = MessageWriter::new(wire::REPLY);
+        message.u32(4);
+        message.byte(wire::ROW_RESPONSE);
+        message.byte(0);
+        message.text(r#"{"a":1}"#);
+        message.u32(1);
+        message.tensor("OUT", 11, &[1, 2], TensorPlace::Behind(0), 8);
+        message.byte(wire::ROW_LATER);
+        message.byte(wire::ROW_AGAIN);
+        message.byte(wire::ROW_RESPONSE);
+        message.byte(1);
+        message.u32(7);
+        message.text("gone");
+        message.bytes().to_vec()
+    }
 
     #[test]
     fn replies_are_read() {
-        let reply = CommandReply::parse(
-            br#"{"r":[{"o":[["OUT",11,[1,2],0,8]],"p":{"a":1}},null,"again",{"e":[7,"gone"]}]}"#,
-        )
-        .unwrap();
-        let [first, second, third, fourth] = &*reply.responses else {
-            panic!("{reply:?}");
+        let message = reply();
+        let rows = reply_rows(&message, 4).unwrap();
+        let [first, second, third, fourth] = &*rows else {
+            panic!("{rows:?}");
         };
-        let ResponseRow::Response(first) = first else {
+        let ResponseRow::Response(ResponseMessage::Outputs {
+            outputs,
+            parameters,
+        }) = first
+        else {
             panic!("{first:?}");
         };
-        assert_eq!(first.outputs, [("OUT".to_owned(), 11, vec![1, 2], 0, 8)]);
-        assert_eq!(first.parameters["a"], 1);
-        assert!(matches!(second, ResponseRow::Later(())));
-        assert!(matches!(third, ResponseRow::Mark(Mark::Again)));
-        let ResponseRow::Response(fourth) = fourth else {
+        assert_eq!((outputs.len(), outputs[0].name), (1, "OUT"));
+        assert_eq!(*parameters, r#"{"a":1}"#);
+        assert!(matches!(second, ResponseRow::Later));
+        assert!(matches!(third, ResponseRow::Again));
+        let ResponseRow::Response(ResponseMessage::Error(error)) = fourth else {
             panic!("{fourth:?}");
         };
-        assert_eq!(fourth.error, Some((7, "gone".to_owned())));
+        assert_eq!((error.code(), error.message()), (Code::Cancelled, "gone"));
     }
 
     #[test]
     fn what_is_no_reply_is_refused() {
-        for (text, expected) in [
-            (&br#"{"e":[5,"not so"]}"#[..], "not so"),
-            (b"", "malformed reply"),
-            (b"\xff\xff", "malformed reply"),
-            (br#"{"r":[1]}"#, "malformed reply"),
-            (br#"{"r":[{"o":[["OUT",11,[1],-1,8]]}]}"#, "malformed reply"),
-            (br#"{"r":[{"o":[["OUT",11]]}]}"#, "malformed reply"),
+        let whole = reply();
+        let cut: Vec<&[u8]> = (0..whole.len()).map(|len| &whole[..len]).collect();
+        for message in cut {
+            let error = reply_rows(message, 4).unwrap_err().to_string();
+            assert!(error.contains("malformed reply"), "{error}");
+        }
+        for (message, count, expected) in [
+            (&whole[..], 5, "answered 4 of 5 requests"),
+            (br#"{"e":[5,"not so"]}"#, 4, "not so"),
+            (b"{}", 4, "malformed reply"),
+            (b"\xff\xff", 4, "malformed reply"),
         ] {
-            let error = CommandReply::parse(text).unwrap_err().to_string();
+            let error = reply_rows(message, count).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn outputs_lie_behind_the_message_or_among_the_inputs() {
+        let stubs = SharedSegment::create("stub", 1 << 20).unwrap();
+        let ours = SharedSegment::create("ours", 1 << 20).unwrap();
+        let places = OutputPlaces {
+            segment: &stubs,
+            tensors_at: 1 << 16,
+            inputs: Some((&ours, 4096..8192)),
+        };
+        let end = 1 << 20;
+        for (place, bytes, is_there) in [
+            (TensorPlace::Behind(0), 8, true),
+            (TensorPlace::Behind(end - (1 << 16)), 1, false),
+            (TensorPlace::Behind(u64::MAX), 1, false),
+            (TensorPlace::Behind(0), u64::MAX, false),
+            (TensorPlace::Receivers(4096), 4096, true),
+            (TensorPlace::Receivers(4095), 1, false),
+            (TensorPlace::Receivers(4096), 4097, false),
+            (TensorPlace::Receivers(u64::MAX), 1, false),
+            (
+                TensorPlace::Senders {
+                    block: 4096,
+                    offset: 4096,
+                },
+                1,
+                false,
+            ),
+        ] {
+            let mut message = MessageWriter::new(wire::REPLY);
+            message.tensor("OUT", 1, &[1], place, bytes);
+            let mut reader = MessageReader::new(message.bytes());
+            reader.byte().unwrap();
+            let row = reader.tensor().unwrap();
+            assert_eq!(places.bytes(&row).is_some(), is_there, "{place:?} {bytes}");
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod call_text;
 mod calls;
+mod child_request;
 mod children;
 mod control;
 mod decode;
@@ -31,13 +32,13 @@ use sdk::{Batch, Code, Error, InstanceContext, ModelConfig, ModelContext, Reques
 use serde_json::json;
 
 use crate::calls::Calls;
-use crate::decode::{CommandReply, Mark, ResponseRow, stub_error};
+use crate::decode::{CommandReply, OutputPlaces, ResponseMessage, ResponseRow, reply_rows};
 use crate::encode::ExecuteMessage;
 use crate::environment::Environments;
 use crate::host::{CommandFailure, InstanceThread, ModelStubs, StubHost, command_while_serving};
 use crate::in_flight::InFlightRequest;
 use crate::launch::{Installation, Launch};
-use crate::process::{NoReply, Reply, StubProcess};
+use crate::process::{NoReply, StubProcess};
 use crate::settings::{ModelSettings, Settings};
 use crate::supervisor::Supervisor;
 
@@ -240,7 +241,7 @@ fn execute(
             .iter()
             .map(|executing| (executing.request, executing.number)),
     )?;
-    let room = process.write(&message.text, message.tensor_bytes);
+    let room = process.write(message.writer.bytes(), message.tensor_bytes);
     let (offset, tensors_at) = room.ok_or_else(|| {
         Error::new(
             Code::Unavailable,
@@ -269,38 +270,17 @@ fn execute(
         }
     })?;
     host.note_execution();
-    answer_all(host, process, requests, &reply)
-}
-
-fn answer_all(
-    host: &StubHost,
-    process: &StubProcess,
-    requests: &[Executing<'_>],
-    reply: &Reply<'_>,
-) -> Result<(), Error> {
-    let rows = CommandReply::parse(&reply.text)?.responses;
-    if rows.len() != requests.len() {
-        return Err(Error::internal(format!(
-            "the Python stub answered {} of {} requests",
-            rows.len(),
-            requests.len()
-        )));
-    }
+    let places = OutputPlaces {
+        segment: &process.responses,
+        tensors_at: reply.tensors_at,
+        inputs: Some((
+            process.blocks.segment(),
+            tensors_at..tensors_at.saturating_add(message.tensor_bytes),
+        )),
+    };
+    let rows = reply_rows(&reply.text, requests.len())?;
     for (executing, row) in requests.iter().zip(rows) {
-        match row {
-            // Its sender answers it, or did already.
-            ResponseRow::Later(()) => executing.request.hand_over(),
-            ResponseRow::Mark(Mark::Again) => executing.run_again(host),
-            ResponseRow::Response(text) => {
-                if let Some(error) = text.error {
-                    executing.fail(host, stub_error(error));
-                } else {
-                    executing.respond(host, |outgoing| {
-                        text.fill(outgoing, &process.responses, reply.tensors_at)
-                    });
-                }
-            }
-        }
+        executing.answer(host, row, &places);
     }
     Ok(())
 }
@@ -321,6 +301,18 @@ impl<'b> Executing<'b> {
             request,
             number: host.in_flight.insert(in_flight),
         })
+    }
+
+    fn answer(&self, host: &StubHost, row: ResponseRow<'_>, places: &OutputPlaces<'_>) {
+        match row {
+            // Its sender answers it, or did already.
+            ResponseRow::Later => self.request.hand_over(),
+            ResponseRow::Again => self.run_again(host),
+            ResponseRow::Response(ResponseMessage::Error(error)) => self.fail(host, error),
+            ResponseRow::Response(message) => {
+                self.respond(host, |outgoing| message.fill(outgoing, places));
+            }
+        }
     }
 
     /// Takes the request's factory back, to answer it here; false if its sender has answered it for

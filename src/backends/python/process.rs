@@ -56,6 +56,8 @@ pub(crate) struct Reply<'p> {
     pub(crate) text: Vec<u8>,
     /// Where the tensors of the message begin.
     pub(crate) tensors_at: u64,
+    /// Our block with the command that this answers, whose inputs may be among the outputs.
+    command: Option<u64>,
 }
 
 impl StubProcess {
@@ -153,19 +155,28 @@ impl StubProcess {
         offset: u64,
         timeout: Option<Duration>,
     ) -> Result<Reply<'_>, NoReply> {
-        self.blocks.lend(offset);
         MessageSlot::of(self.blocks.segment()).send(offset);
         let last = self.last_reply.load(Ordering::Relaxed);
         let slot = MessageSlot::of(&self.responses);
         let reply = slot.wait(last, timeout, || self.is_dead());
-        let Some(Message { offset, sequence }) = reply else {
+        let Some(Message {
+            offset: reply,
+            sequence,
+        }) = reply
+        else {
+            self.blocks.lend(offset);
             return Err(match self.is_dead() {
                 true => NoReply::Ended,
                 false => NoReply::TimedOut,
             });
         };
         self.last_reply.store(sequence, Ordering::Relaxed);
-        self.message(offset).ok_or(NoReply::Malformed)
+        let Some(mut reply) = self.message(reply) else {
+            self.blocks.lend(offset);
+            return Err(NoReply::Malformed);
+        };
+        reply.command = Some(offset);
+        Ok(reply)
     }
 
     /// The message in a block of the stub's; none if there is none that makes sense.
@@ -179,6 +190,7 @@ impl StubProcess {
             offset,
             text,
             tensors_at: end.checked_next_multiple_of(conch_python_ipc::ALIGNMENT_BYTES)?,
+            command: None,
         })
     }
 
@@ -243,6 +255,9 @@ impl StubProcess {
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
+        if let Some(command) = self.command {
+            self.process.blocks.lend(command);
+        }
         if let Some(header) = BlockHeader::at(&self.process.responses, self.offset) {
             header.finish(0);
         }

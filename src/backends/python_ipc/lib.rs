@@ -9,9 +9,9 @@
 //! | 0 | a [`MessageSlot`]: the command, or the reply to it, that its side sent last |
 //! | 4096 | an [`OffsetRing`]: in the segment of responses, blocks that the stub posted |
 //!
-//! The rest are [`blocks`](BlockAllocator): a [`BlockHeader`], the text of a message (JSON), and
-//! the bytes of its tensors, each at a multiple of [`ALIGNMENT_BYTES`]. Whoever was given a block
-//! says through its header that it is done with it.
+//! The rest are [`blocks`](BlockAllocator): a [`BlockHeader`], a message (JSON, or as [`wire`]
+//! says), and the bytes of its tensors, each at a multiple of [`ALIGNMENT_BYTES`]. Whoever was
+//! given a block says through its header that it is done with it.
 //!
 //! The other side is not trusted: what it writes is read once and checked against the segment's
 //! bounds; a wrong value costs the messages of this pair of processes and nothing else. Memory
@@ -25,6 +25,7 @@ mod ring;
 #[cfg(not(loom))]
 mod segment;
 mod slot;
+pub mod wire;
 
 #[cfg(not(loom))]
 pub use blocks::{BlockAllocator, BlockUsage};

@@ -3,106 +3,83 @@
 import itertools
 import json
 
-from triton_python_backend_utils import InferenceResponse, TritonError, TritonModelException
+import numpy as np
 
-from . import codec
-from .channel import Exhausted
+from triton_python_backend_utils import InferenceResponse, Tensor, TritonError, TritonModelException, _native, _types
 
 
 class Connection:
     """The server that this process serves for. Any thread may call."""
 
-    def __init__(self, channel, model_dir):
-        self._channel, self.model_dir = channel, model_dir
+    def __init__(self, model_dir):
+        self.model_dir = model_dir
         self.takes_calls = False
         # Of calls of decoupled models.
         self._numbers = itertools.count(1)
 
-    def _write(self, kind, fields, may_wait=False):
-        try:
-            return self._channel.write(json.dumps({"k": kind, **fields}).encode(), (), may_wait)
-        except Exhausted as error:
-            raise TritonModelException(str(error)) from None
-
     def ask(self, call, **fields):
         """The server's answer, a dict."""
-        return self._answer(self._write(call, fields))[0]
+        return self._ask(call, fields, ())
 
-    def _answer(self, offset):
-        message, block = self._channel.call(offset)
-        if message is None:
+    def _ask(self, call, fields, tensors):
+        try:
+            answer = _native.call(json.dumps({"k": call, **fields}), tensors)
+        except MemoryError as error:
+            raise TritonModelException(str(error)) from None
+        if answer is None:
             raise TritonModelException("the server gave no answer")
-        if "e" in message and "o" not in message and message.get("raise", True):
-            raise TritonModelException(message["e"][1])
-        return message, block
+        answer = json.loads(answer)
+        if "e" in answer:
+            raise TritonModelException(answer["e"][1])
+        return answer
 
     def drop(self, kind, handle):
         """Tells the server that an object is not used any more."""
         try:
-            self._channel.post(self._write("drop_" + kind, {"h": handle}))
+            _native.post(json.dumps({"k": "drop_" + kind, "h": handle}))
         except Exception:  # noqa: BLE001 the server drops what is left when this process ends
             pass
 
     def log(self, level, file, line, message):
-        self._channel.post(self._write("log", {"l": level, "f": file, "n": line, "m": message}, may_wait=True))
+        _native.post(json.dumps({"k": "log", "l": level, "f": file, "n": line, "m": message}))
 
     def is_cancelled(self, handle):
         return self.ask("is_cancelled", h=handle)["v"]
 
     def send(self, request, response, flags):
         """Sends a response of a request, or its end; returns before the server has it."""
-        writer = codec.MessageWriter()
-        text = "null" if response is None else writer.response(response, request._outputs)
-        message = f'{{"k":"send","h":{request._handle},"f":{flags},"r":{text}}}'
         try:
-            offset = self._channel.write(message.encode(), writer.parts, may_wait=True)
-        except Exhausted as error:
+            _native.send(request, response, flags)
+        except MemoryError as error:
             raise TritonModelException(str(error)) from None
-        self._channel.post(offset)
 
     def infer(self, request, decoupled):
         """Sends a request to another model: the response, or, if `decoupled`, the call."""
         if not self.takes_calls:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        writer, number = codec.MessageWriter(), next(self._numbers) if decoupled else 0
-        fields = {"k": "infer", "m": request._model_name, "v": request._model_version, "id": request._id, "c": request._correlation_id,
-                  "f": request._flags, "t": request._timeout, "y": request._priority, "x": request._trace._handle,
-                  "o": request._outputs, "d": decoupled, "h": number}
-        text = json.dumps(fields)[:-1]
-        parameters = request.parameters()
-        message = f'{text},"p":{parameters},"i":{writer.tensors(request.inputs())}}}'
+        number = next(self._numbers) if decoupled else 0
         try:
-            offset = self._channel.write(message.encode(), writer.parts)
-        except Exhausted as error:
+            response = _native.infer(request, number)
+        except MemoryError as error:
             return FailedCall(str(error)) if decoupled else _failed(str(error))
-        if decoupled:
-            self._channel.post(offset)
-            return PendingCall(self, number)
-        answer, block = self._channel.call(offset)
-        if answer is None:
-            return _failed("the shared memory of the model has no room for the answer (shm-max-byte-size)")
-        return codec.response_of(answer, block, self._channel)
-
-    def next_response(self, handle):
-        """The next response of a call: (response or None, whether it is the last)."""
-        message, block = self._answer(self._write("next", {"h": handle}))
-        response = codec.response_of(message, block, self._channel) if "o" in message or "e" in message else None
-        return response, message["z"]
+        return PendingCall(self, number) if decoupled else response
 
     def load_model(self, name, config, files):
-        writer = codec.MessageWriter()
-        arrays = []
+        fields = {"m": name, "c": config, "i": []}
+        tensors, end = [], 0
         for path, content in files.items():
-            arrays.append(codec.bytes_tensor(str(path), content))
-        message = f'{{"k":"load","m":{json.dumps(name)},"c":{json.dumps(config)},"i":{writer.tensors(arrays)}}}'
+            content = np.frombuffer(content, np.uint8)
+            tensors.append(Tensor(str(path), content))
+            fields["i"].append([str(path), _types.UINT8, content.shape, end, content.nbytes])
+            end += (content.nbytes + 63) // 64 * 64
         try:
-            self._answer(self._channel.write(message.encode(), writer.parts))
-        except (Exhausted, TritonModelException) as error:
+            self._ask("load", fields, tensors)
+        except TritonModelException as error:
             raise TritonModelException(f"Failed to load model: {error}") from None
 
 
 def _failed(message):
-    return InferenceResponse._received([], TritonError(message), "")
+    return InferenceResponse(error=TritonError(message))
 
 
 class FailedCall:
@@ -130,7 +107,10 @@ class PendingCall:
     def next(self):
         if self._handle is None:
             return None, True
-        response, is_last = self._connection.next_response(self._handle)
+        try:
+            response, is_last = _native.fetch(self._handle)
+        except MemoryError as error:
+            raise TritonModelException(str(error)) from None
         if is_last:
             self.close()
         return response, is_last

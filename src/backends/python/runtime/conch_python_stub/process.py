@@ -45,14 +45,18 @@ def _follow_parent(parent):
 def main():
     start, requests_file, responses_file = _receive_start()
     _follow_parent(start["parent"])
-    from . import channel
-    link = channel.Channel(start["library"], requests_file, responses_file)
+    library = ctypes.PyDLL(start["library"])
+    library.conch_stub_module.restype = ctypes.py_object
+    library.conch_stub_module.argtypes = [ctypes.c_size_t]
+    if library.conch_stub_open(requests_file, responses_file):
+        sys.exit("the shared memory of the Python backend cannot be mapped")
+    functions = library.conch_stub_module(object.__basicsize__)
     try:
         worker = _import_worker()
     except ImportError as error:
-        _refuse(link, error)
+        _refuse(functions, error)
         return
-    worker.Worker(start, link).run()
+    worker.Worker(start).run()
 
 
 def _import_worker():
@@ -66,8 +70,8 @@ def import_failure(error):
     return f"{error} (the interpreter {sys.executable}, Python {version},{missing})"
 
 
-def _refuse(link, error):
+def _refuse(functions, error):
     """Answers the first command with what is missing, and ends."""
     traceback.print_exc()
-    link.next_command()
-    link.reply(link.write(json.dumps({"e": [1, import_failure(error)]}).encode()))
+    functions["next"]()
+    functions["reply"](json.dumps({"e": [1, import_failure(error)]}))

@@ -9,14 +9,11 @@ import threading
 import traceback
 
 import triton_python_backend_utils as pb_utils
-from triton_python_backend_utils import InferenceRequest, InferenceResponse, TritonModelException, _link
+from triton_python_backend_utils import InferenceRequest, TritonModelException, _link, _native
 
-from . import codec, process
-from .channel import Exhausted
+from . import process
 from .connection import Connection
 
-RELEASE_RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-COMPLETE_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 INTERNAL = 1
 
 
@@ -36,40 +33,36 @@ def _text_of(error):
 class Worker:
     """Serves one instance, or completes one configuration."""
 
-    def __init__(self, start, channel):
-        self._start, self._channel = start, channel
-        self._model, self._loop, self._futures, self._quoted = None, None, set(), set()
-        self._connection = Connection(channel, os.path.dirname(start["model_path"]))
+    def __init__(self, start):
+        self._start, self._is_decoupled = start, start["decoupled"]
+        self._model, self._loop, self._futures = None, None, set()
+        self._connection = Connection(os.path.dirname(start["model_path"]))
         _link.connect(self._connection)
+        InferenceRequest._is_decoupled = self._is_decoupled
         # Some models import it by upstream's name.
         sys.modules.setdefault("c_python_backend_utils", pb_utils)
 
     def run(self):
-        commands = {"complete": self._complete, "initialize": self._initialize, "execute": self._execute, "finalize": self._finalize}
         while True:
-            message, block = self._channel.next_command()
-            kind = message["k"]
-            try:
-                reply, tensors = commands[kind](message, block)
-            except BaseException as error:  # noqa: BLE001 whatever it is, the backend waits for an answer
-                if isinstance(error, (SystemExit, KeyboardInterrupt)):
-                    raise
-                if kind != "execute":
-                    traceback.print_exc()
-                reply, tensors = json.dumps({"e": [INTERNAL, _text_of(error)]}), None
-            del message, block
-            self._reply(reply, tensors)
-            del reply, tensors
-            if kind == "finalize":
-                self._end()
+            command = _native.next_command()
+            if type(command) is list:
+                self._execute(command)
+            else:
+                self._run_command(json.loads(command))
+            # What it refers to goes before the next one is waited for.
+            command = None
 
-    def _reply(self, text, tensors):
-        parts = () if tensors is None else tensors.parts
+    def _run_command(self, message):
+        kind = message["k"]
+        commands = {"complete": self._complete, "initialize": self._initialize, "finalize": self._finalize}
         try:
-            offset = self._channel.write(text.encode(), parts, may_wait=True)
-        except Exhausted as error:
-            offset = self._channel.write(json.dumps({"e": [INTERNAL, str(error)]}).encode())
-        self._channel.reply(offset)
+            reply = commands[kind](message)
+        except Exception as error:  # noqa: BLE001 whatever it is, the backend waits for an answer
+            traceback.print_exc()
+            reply = {"e": [INTERNAL, _text_of(error)]}
+        _native.reply(json.dumps(reply))
+        if kind == "finalize":
+            self._end()
 
     def _import_model(self):
         """The module of the model, from the version's folder or the backend's own."""
@@ -90,7 +83,7 @@ class Worker:
         sys.path.extend([*places, last])
         return importlib.import_module(name)
 
-    def _complete(self, message, _):
+    def _complete(self, message):
         module = self._import_model()
         config = pb_utils.ModelConfig(message["config"])
         complete = getattr(module.TritonPythonModel, "auto_complete_config", None)
@@ -98,9 +91,9 @@ class Worker:
             config = complete(config)
         if not isinstance(config, pb_utils.ModelConfig):
             raise TritonModelException(f"auto_complete_config function in model '{self._start['name']}' must return a valid pb.ModelConfig object.")
-        return json.dumps({"config": config._model_config}), None
+        return {"config": config._model_config}
 
-    def _initialize(self, message, _):
+    def _initialize(self, message):
         module = self._import_model()
         self._model = module.TritonPythonModel()
         if hasattr(self._model, "initialize"):
@@ -110,7 +103,7 @@ class Worker:
         has_ready = hasattr(self._model, "is_ready")
         if has_ready:
             threading.Thread(target=self._answer_ready, name="is_ready", daemon=True).start()
-        return json.dumps({"is_ready": has_ready}), None
+        return {"is_ready": has_ready}
 
     def _answer_ready(self):
         """Answers whether the model is ready, while it may be executing."""
@@ -126,13 +119,12 @@ class Worker:
             except Exception as error:  # noqa: BLE001 the backend says why the model is not ready
                 self._connection.ask("is_ready_reply", n=asked["n"], v=False, m=_text_of(error))
 
-    def _execute(self, message, block):
-        base = self._channel.tensors_address(block.offset)
-        decoupled = self._start["decoupled"]
-        requests = [InferenceRequest._received(fields, _inputs(fields, base, block), decoupled) for fields in message["r"]]
+    def _execute(self, requests):
         try:
-            returned = self._call_model(requests, decoupled)
-            return self._responses(requests, returned, decoupled)
+            returned = self._call_model(requests)
+            if type(returned) is not list or len(returned) != len(requests) or self._is_decoupled:
+                returned = self._checked(requests, returned)
+            _native.reply_requests(requests, returned)
         except BaseException as error:
             # What failed is answered by the backend, so nothing may be sent any more.
             for request in requests:
@@ -141,17 +133,17 @@ class Worker:
                 raise
             text = f"Failed to process the request(s) for model '{self._start['name']}', message: {_text_of(error)}"
             self._connection.log(2, __file__, 0, text)
-            return json.dumps({"e": [INTERNAL, text]}), None
+            _native.reply(json.dumps({"e": [INTERNAL, text]}))
 
-    def _call_model(self, requests, decoupled):
+    def _call_model(self, requests):
         execute = getattr(self._model, "execute", None)
         if execute is None:
             raise TritonModelException(f"Python model {self._start['model_path']} does not implement `execute` method.")
         returned = execute(requests)
-        if not asyncio.iscoroutine(returned):
+        if type(returned) is list or not asyncio.iscoroutine(returned):
             return returned
         future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
-        if not decoupled:
+        if not self._is_decoupled:
             return future.result()
         # It goes on while the next requests are executed.
         self._futures.add(future)
@@ -171,42 +163,27 @@ class Worker:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             self._connection.log(2, __file__, 0, text)
 
-    def _responses(self, requests, returned, decoupled):
-        """The reply: for each request a response, null if it is answered otherwise, or that it is to be executed again."""
-        if returned is not None and decoupled:
+    def _checked(self, requests, returned):
+        """A list of what `execute` returned, one for each request. Raises if it is not what the model is to return."""
+        if returned is not None and self._is_decoupled:
             raise TritonModelException(f"Python model '{self._start['name']}' is using the decoupled mode and the execute function must return None.")
         if returned is None:
-            returned = [None] * len(requests)
-        elif not isinstance(returned, list):
+            return [None] * len(requests)
+        if not isinstance(returned, list):
             raise TritonModelException(f"Expected a list in the execute return, found type '{type(returned)}'.")
         if len(requests) != len(returned):
             raise TritonModelException(
                 f"Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size is:"
                 f"{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n")
-        for request, response in zip(requests, returned):
-            _check(request, response)
-        writer, rows = codec.MessageWriter(), []
-        for request, response in zip(requests, returned):
-            if response is not None:
-                rows.append(writer.response(response, request._outputs))
-                request._close()
-            elif request._release_flags == RELEASE_RESCHEDULE:
-                rows.append('"again"')
-                request._close()
-            else:
-                # Its sender answers it, or it is given up.
-                rows.append("null")
-        # The tensors live until they are copied.
-        writer.kept = returned
-        return '{"r":[' + ",".join(rows) + "]}", writer
+        return returned
 
-    def _finalize(self, _message, _block):
+    def _finalize(self, _message):
         self._connection.takes_calls = False
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
         if hasattr(self._model, "finalize"):
             self._model.finalize()
-        return "{}", None
+        return {}
 
     def _end(self):
         self._model = None
@@ -215,18 +192,3 @@ class Worker:
         # Threads of the model's own, and what its libraries do at exit, hold nothing up: the backend waits for the process.
         os._exit(0)
 
-
-def _inputs(fields, base, block):
-    return lambda: codec.inputs_of(fields["i"], base, block)
-
-
-def _check(request, response):
-    if response is None:
-        return
-    if request._release_flags == RELEASE_RESCHEDULE:
-        raise TritonModelException(
-            f"Expected a None object in the execute function return list for reschduled request, found type '{type(response)}'.")
-    if not isinstance(response, InferenceResponse):
-        raise TritonModelException(f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'.")
-    if request._sender is not None:
-        request._sender._count_one(response, COMPLETE_FINAL)

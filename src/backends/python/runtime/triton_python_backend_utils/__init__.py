@@ -16,15 +16,34 @@ TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 
 def get_input_tensor_by_name(inference_request, name):
     """The input of this name; None if there is none."""
-    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+    for tensor in inference_request.inputs():
+        if tensor.name() == name:
+            return tensor
+    return None
 
 
 def get_output_tensor_by_name(inference_response, name):
     """The output of this name; None if there is none."""
-    return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
+    for tensor in inference_response.output_tensors():
+        if tensor.name() == name:
+            return tensor
+    return None
 
 
 def get_model_dir():
     """The folder of the model's version."""
     from . import _link
     return _link.connection().model_dir
+
+
+def _configure():
+    """Tells the library of the classes whose objects it makes and reads."""
+    import numpy as np
+    from . import _native, _requests, _tensor, _types
+    _native.configure({
+        "Tensor": Tensor, "InferenceRequest": InferenceRequest, "InferenceResponse": InferenceResponse, "InferenceTrace": InferenceTrace,
+        "TritonError": TritonError, "ndarray": np.ndarray, "dtypes": _types.plain_dtypes(), "prepare": _tensor._prepare,
+        "as_array": Tensor._as_array, "check": _requests.check_response, "on_gpu": _tensor._refuse_gpu})
+
+
+_configure()

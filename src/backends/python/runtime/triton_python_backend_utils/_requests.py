@@ -2,12 +2,11 @@
 
 import asyncio
 import enum
-import json
 import threading
 
 from . import _link
 from ._errors import TritonModelException
-from ._responses import InferenceResponseSender, parameters_json
+from ._responses import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender, parameters_json
 from ._tensor import Tensor
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
@@ -46,8 +45,12 @@ class InferenceTrace:
 class InferenceRequest:
     """One request."""
 
-    __slots__ = ("_handle", "_id", "_correlation_id", "_inputs", "_outputs", "_model_name", "_model_version", "_flags", "_timeout", "_priority",
-                 "_preferred", "_trace", "_parameters", "_sender", "_release_flags", "_is_decoupled", "_is_open", "_make_inputs")
+    # What a request has that the server sent, unless it says otherwise.
+    _handle, _id, _correlation_id, _model_name, _model_version, _flags, _timeout, _priority = 0, "", 0, "", -1, 0, 0, 0
+    _preferred, _trace, _parameters, _sender, _ticket = None, InferenceTrace(), "", None, None
+    _release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+    # Of the model that this process serves.
+    _is_decoupled = False
 
     def __init__(self, request_id="", correlation_id=0, inputs=None, requested_output_names=None, model_name=None, model_version=-1, flags=0,
                  timeout=0, preferred_memory=None, trace=None, parameters=None, priority=0):
@@ -64,43 +67,21 @@ class InferenceRequest:
         if not all(names):
             raise TritonModelException(
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be empty.")
-        self._handle, self._id, self._correlation_id, self._inputs = 0, str(request_id), correlation_id, inputs
+        self._id, self._correlation_id, self._inputs = str(request_id), correlation_id, inputs
         self._outputs, self._model_name, self._model_version = list(dict.fromkeys(names)), str(model_name), int(model_version)
         self._flags, self._timeout, self._priority, self._preferred = int(flags), int(timeout), int(priority), preferred_memory
-        self._trace = InferenceTrace() if trace is None else trace
+        if trace is not None:
+            self._trace = trace
         self._parameters = parameters_json(parameters)
-        self._sender, self._release_flags, self._is_decoupled = None, TRITONSERVER_REQUEST_RELEASE_ALL, False
-        self._make_inputs, self._is_open = None, False
-
-    @classmethod
-    def _received(cls, fields, make_inputs, is_decoupled):
-        """A request that the server sent; `make_inputs` makes the list of its tensors when it is asked for."""
-        request = cls.__new__(cls)
-        request._handle, request._id, request._correlation_id = fields["h"], fields.get("id", ""), fields.get("c", 0)
-        request._inputs, request._make_inputs = None, make_inputs
-        request._outputs, request._model_name, request._model_version = fields["o"], "", -1
-        request._flags, request._timeout, request._priority = fields.get("f", 0), fields.get("t", 0), 0
-        request._preferred, request._parameters = None, fields.get("p")
-        request._trace = InferenceTrace(fields["h"] if fields.get("x") is not None else 0, fields.get("x") or "")
-        request._sender, request._release_flags, request._is_decoupled = None, TRITONSERVER_REQUEST_RELEASE_ALL, is_decoupled
-        request._is_open = True
-        return request
 
     def _close(self):
         """The server has, or makes, the final response."""
-        self._is_open = False
+        if self._ticket is not None:
+            self._ticket.close()
         if self._sender is not None:
             self._sender._close()
 
-    def __del__(self):
-        # Nothing can answer it any more.
-        if getattr(self, "_is_open", False):
-            _link.connection().drop("request", self._handle)
-
     def inputs(self):
-        if self._inputs is None:
-            self._inputs = self._make_inputs()
-            self._make_inputs = None
         return self._inputs
 
     def request_id(self):
@@ -124,8 +105,6 @@ class InferenceRequest:
 
     def parameters(self):
         """A JSON text."""
-        if isinstance(self._parameters, dict):
-            self._parameters = json.dumps(self._parameters)
         return self._parameters or "{}"
 
     def requested_output_names(self):
@@ -141,10 +120,10 @@ class InferenceRequest:
         self._release_flags = flags
 
     def get_response_sender(self):
-        if not self._handle:
+        if self._ticket is None:
             raise TritonModelException("Only requests that the server sent have a response sender.")
         if self._sender is None:
-            self._sender = InferenceResponseSender(self, self._is_decoupled, not self._is_open)
+            self._sender = InferenceResponseSender(self, self._is_decoupled, not self._ticket.is_open)
         return self._sender
 
     def is_cancelled(self):
@@ -159,6 +138,17 @@ class InferenceRequest:
     def async_exec(self, decoupled=False):
         """The same as an awaitable of the running event loop."""
         return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
+
+
+def check_response(request, response):
+    """Raises unless the response may answer the request."""
+    if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+        raise TritonModelException(
+            f"Expected a None object in the execute function return list for reschduled request, found type '{type(response)}'.")
+    if not isinstance(response, InferenceResponse):
+        raise TritonModelException(f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'.")
+    if request._sender is not None:
+        request._sender._count_one(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 class ResponseIterator:

@@ -40,12 +40,6 @@ class InferenceResponse:
             raise TypeError(f"error is a TritonError, got {type(error).__name__}")
         self._outputs, self._error, self._parameters = outputs, error, parameters_json(parameters)
 
-    @classmethod
-    def _received(cls, outputs, error, parameters):
-        response = cls.__new__(cls)
-        response._outputs, response._error, response._parameters = outputs, error, parameters
-        return response
-
     def output_tensors(self):
         return self._outputs
 
@@ -90,7 +84,8 @@ class InferenceResponseSender:
             if self._is_closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
             if flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL:
-                self._is_closed, self._request._is_open = True, False
+                self._is_closed = True
+                self._request._ticket.close()
             self._count += 1
 
     def _close(self):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import _dlpack, _types
+from . import _dlpack, _native, _types
 from ._errors import TritonModelException
 
 _ELEMENT_BYTES = {_types.BOOL: 1, _types.UINT8: 1, _types.INT8: 1, _types.UINT16: 2, _types.INT16: 2, _types.FP16: 2, _types.BF16: 2,
@@ -19,64 +19,24 @@ class _Memory:
         self._owner = owner
 
 
-class Tensor:
+class Tensor(_native.TensorBase):
     """A named tensor: of a numpy array, of another framework's tensor, or of a request."""
 
-    __slots__ = ("_name", "_number", "_shape", "_array", "_encoded", "_address", "_byte_size", "_device", "_owner", "__weakref__")
-
-    def __init__(self, name, numpy_array):
-        if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
-            raise TypeError(f"Tensor takes a str and a numpy array, got {type(name).__name__} and {type(numpy_array).__name__}")
-        if not name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
-        number = _types.numpy_to_triton_type(numpy_array.dtype)
-        if number is None:
-            raise TritonModelException(f"Tensor '{name}' has the type {numpy_array.dtype}, which no tensor can have.")
-        if not numpy_array.flags.c_contiguous:
-            numpy_array = np.ascontiguousarray(numpy_array)
-        if not numpy_array.dtype.isnative:
-            numpy_array = numpy_array.astype(numpy_array.dtype.newbyteorder("="))
-        self._name, self._number, self._shape, self._array = name, number, numpy_array.shape, numpy_array
-        self._encoded = self._owner = None
-        self._device = (_dlpack.CPU, 0)
-        if number == _types.BYTES:
-            self._encoded = np.frombuffer(_types.serialize_byte_tensor(numpy_array) or b"", np.uint8)
-            self._address, self._byte_size = self._encoded.ctypes.data, self._encoded.nbytes
-        else:
-            self._address, self._byte_size = numpy_array.__array_interface__["data"][0], numpy_array.nbytes
+    __slots__ = ()
 
     @classmethod
     def _at(cls, name, number, shape, address, byte_size, owner, device=(_dlpack.CPU, 0)):
         """The tensor whose bytes lie at `address` as long as `owner` lives."""
-        tensor = cls.__new__(cls)
-        tensor._name, tensor._number, tensor._shape = name, number, shape
-        tensor._array = tensor._encoded = None
-        tensor._address, tensor._byte_size, tensor._device, tensor._owner = address, byte_size, device, owner
-        return tensor
+        return _native.tensor_at(cls, name, number, shape, address, byte_size, owner, device)
 
-    def name(self):
-        return self._name
-
-    def triton_dtype(self):
-        """The server's number of the data type."""
-        return self._number
-
-    def shape(self):
-        return list(self._shape)
-
-    def is_cpu(self):
-        return self._device[0] != _dlpack.CUDA
-
-    def as_numpy(self):
-        """The elements as an array. Arrays of numbers are the tensor's own memory; texts are copied."""
-        if self._array is None:
-            if not self.is_cpu():
-                raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
-            if self._number == _types.BF16:
-                raise TritonModelException(
-                    "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead.")
-            self._array = self._decoded() if self._number == _types.BYTES else self._bytes_as(self._number, self._shape)
-        return self._array
+    def _as_array(self):
+        """The array of a tensor whose elements are no plain values, or lie in another framework's memory."""
+        if not self.is_cpu():
+            raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+        if self._number == _types.BF16:
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead.")
+        return self._decoded() if self._number == _types.BYTES else self._bytes_as(self._number, self._shape)
 
     def _bytes_as(self, number, shape):
         if self._byte_size == 0:
@@ -124,3 +84,26 @@ class Tensor:
 
     def __repr__(self):
         return f"Tensor({self._name!r}, {list(self._shape)})"
+
+
+def _prepare(name, numpy_array):
+    """Of an array that is no plain one: the number of its type, its shape, itself, and its bytes as an array."""
+    if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
+        raise TypeError(f"Tensor takes a str and a numpy array, got {type(name).__name__} and {type(numpy_array).__name__}")
+    if not name:
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    number = _types.numpy_to_triton_type(numpy_array.dtype)
+    if number is None:
+        raise TritonModelException(f"Tensor '{name}' has the type {numpy_array.dtype}, which no tensor can have.")
+    if not numpy_array.flags.c_contiguous:
+        numpy_array = np.ascontiguousarray(numpy_array)
+    if not numpy_array.dtype.isnative:
+        numpy_array = numpy_array.astype(numpy_array.dtype.newbyteorder("="))
+    encoded = numpy_array
+    if number == _types.BYTES:
+        encoded = np.frombuffer(_types.serialize_byte_tensor(numpy_array) or b"", np.uint8)
+    return number, numpy_array.shape, numpy_array, encoded
+
+
+def _refuse_gpu(name):
+    raise TritonModelException(f"Tensor '{name}' is stored in GPU, when GPU is not available")

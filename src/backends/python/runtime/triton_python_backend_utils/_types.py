@@ -24,6 +24,11 @@ TRITON_STRING_TO_NUMPY = {
 }
 
 
+def plain_dtypes():
+    """Numpy's types by the server's number; None for those whose elements are no plain values."""
+    return [None, *(np.dtype(_NUMPY[number][0]) for number in range(BOOL, BYTES)), None, None]
+
+
 def triton_to_numpy_type(data_type):
     """Numpy's type of the server's number; None if there is none."""
     return _NUMPY.get(int(data_type), (None, None))[0]
