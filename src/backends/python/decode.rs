@@ -92,27 +92,28 @@ pub(crate) fn reply_rows(message: &[u8], count: usize) -> Result<Vec<ResponseRow
         return Err(malformed(&Malformed));
     }
     let mut reader = MessageReader::new(message);
-    let rows = read_rows(&mut reader).map_err(|error| malformed(&error))?;
-    if rows.len() != count {
+    let malformed = |error| malformed(&error);
+    let _kind = reader.byte();
+    let answered = reader.count().map_err(malformed)?;
+    // Before anything is made of them: they are as many as the stub says.
+    if answered != count {
         return Err(Error::internal(format!(
-            "the Python stub answered {} of {count} requests",
-            rows.len()
+            "the Python stub answered {answered} of {count} requests"
         )));
     }
-    Ok(rows)
+    let rows = (0..count).map(|_| ResponseRow::read(&mut reader));
+    rows.collect::<Result<_, _>>().map_err(malformed)
 }
 
-fn read_rows<'m>(reader: &mut MessageReader<'m>) -> Result<Vec<ResponseRow<'m>>, Malformed> {
-    reader.byte()?;
-    let count = reader.count()?;
-    (0..count)
-        .map(|_| match reader.byte()? {
+impl<'m> ResponseRow<'m> {
+    fn read(reader: &mut MessageReader<'m>) -> Result<ResponseRow<'m>, Malformed> {
+        match reader.byte()? {
             wire::ROW_LATER => Ok(ResponseRow::Later),
             wire::ROW_AGAIN => Ok(ResponseRow::Again),
             wire::ROW_RESPONSE => ResponseMessage::read(reader).map(ResponseRow::Response),
             _ => Err(Malformed),
-        })
-        .collect()
+        }
+    }
 }
 
 impl<'m> SendMessage<'m> {

@@ -110,6 +110,11 @@ impl BlockAllocator {
         }
     }
 
+    /// Whether there is nothing that [`BlockAllocator::trim`] could give back.
+    pub fn is_trimmed(&self) -> bool {
+        self.state().committed_end <= STEP_BYTES
+    }
+
     pub fn usage(&self) -> BlockUsage {
         let state = self.state();
         BlockUsage {

@@ -18,6 +18,9 @@ use conch_python_ipc::{
 /// How long a thread without room waits before it looks again whether a block came back.
 const ROOM_LOOK: Duration = Duration::from_millis(2);
 
+/// Memory that was not used for so long goes back, or twice that.
+const TRIM_PAUSE: Duration = Duration::from_secs(5);
+
 /// Looks of one wait for room; some seconds, as the server gives blocks back at once.
 const ROOM_LOOKS_MAX: u32 = 15_000;
 
@@ -80,14 +83,18 @@ impl StubMemory {
         self.requests.len()
     }
 
-    /// Blocks until the backend sends a command; the offset of its block. For one thread.
+    /// Blocks until the backend sends a command; the offset of its block. For one thread. Gives
+    /// memory back that was not used for a while.
     pub(crate) fn next(&self) -> u64 {
         loop {
             let last = self.last_command.load(Ordering::Relaxed);
-            if let Some(message) = MessageSlot::of(&self.requests).wait(last, None, || false) {
+            let is_idle = self.blocks.is_trimmed();
+            let timeout = (!is_idle).then_some(TRIM_PAUSE);
+            if let Some(message) = MessageSlot::of(&self.requests).wait(last, timeout, || false) {
                 self.last_command.store(message.sequence, Ordering::Relaxed);
                 return message.offset;
             }
+            self.blocks.trim();
         }
     }
 

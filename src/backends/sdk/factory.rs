@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 
@@ -271,8 +271,15 @@ pub struct ResponseTimes {
 /// The factories of an instance that are not dropped yet.
 pub(crate) struct Factories {
     instance: *mut abi::TRITONBACKEND_ModelInstance,
-    count: Mutex<usize>,
+    state: Mutex<FactoriesState>,
     is_none: Condvar,
+}
+
+#[derive(Default)]
+struct FactoriesState {
+    count: usize,
+    /// The instance ends and waits; a wake-up is a system call.
+    is_awaited: bool,
 }
 
 // SAFETY: the instance is only passed to functions that any thread may call while it is live, by
@@ -287,31 +294,34 @@ impl Factories {
     pub(crate) unsafe fn new(instance: *mut abi::TRITONBACKEND_ModelInstance) -> Arc<Self> {
         Arc::new(Factories {
             instance,
-            count: Mutex::new(0),
+            state: Mutex::default(),
             is_none: Condvar::new(),
         })
     }
 
     fn add(&self) {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.lock().count += 1;
     }
 
     fn remove(&self) {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        *count -= 1;
-        if *count == 0 {
+        let mut state = self.lock();
+        state.count -= 1;
+        if state.count == 0 && state.is_awaited {
             self.is_none.notify_all();
         }
     }
 
     pub(crate) fn wait_until_none(&self) {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        while *count > 0 {
-            count = self
-                .is_none
-                .wait(count)
-                .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        state.is_awaited = true;
+        while state.count > 0 {
+            let woken = self.is_none.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FactoriesState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
