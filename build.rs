@@ -5,5 +5,5 @@ mod linkage;
 
 fn main() {
     let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("set by Cargo"));
-    linkage::export_c_api(&root.join("src/abi/exports.txt"), "bins");
+    linkage::export_c_api(&root.join("src/abi"), "bins");
 }

@@ -6,5 +6,5 @@ mod linkage;
 
 fn main() {
     let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("set by Cargo"));
-    linkage::export_c_api(&root.join("../src/abi/exports.txt"), "bin=ffi-round-trip");
+    linkage::export_c_api(&root.join("../src/abi"), "bin=ffi-round-trip");
 }

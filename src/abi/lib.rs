@@ -1,5 +1,6 @@
 //! Triton's C ABI as Rust declarations: types, constants, callback types, entry-point types, and
-//! the 281 functions that a server exports (`exports.txt` lists their names, one per line). No
+//! the 281 functions that a server exports (`exports.txt` lists their names, one per line), and
+//! conch's own beyond them (`extensions.txt`). No
 //! bodies: `ffi::export` defines the functions, a plug-in finds them in the process that loads it.
 //!
 //! Contracts of the functions are those of the headers; `unsafe` is theirs. C enumerations are
@@ -7,11 +8,13 @@
 
 #![allow(non_camel_case_types, non_snake_case)]
 
+mod extension;
 mod tritonbackend;
 mod tritoncache;
 mod tritonrepoagent;
 mod tritonserver;
 
+pub use extension::*;
 pub use tritonbackend::*;
 pub use tritoncache::*;
 pub use tritonrepoagent::*;
@@ -25,8 +28,11 @@ struct Opaque {
     _marker: std::marker::PhantomData<(*mut u8, std::marker::PhantomPinned)>,
 }
 
-/// How many functions a server exports.
+/// How many functions of Triton's C API a server exports.
 pub const EXPORT_COUNT: usize = 281;
+
+/// How many functions of conch's own a server exports.
+pub const EXTENSION_COUNT: usize = 3;
 
 /// The names of all functions that a server exports, in the order of the headers.
 pub fn export_names() -> impl Iterator<Item = &'static str> {

@@ -8,11 +8,17 @@
 use std::path::{Path, PathBuf};
 
 /// Has Cargo link `programs` (as `rustc-link-arg-` names them: `bins`, `tests`, `bin=NAME`) so that
-/// they export the functions that the file `names` lists, one per line. Returns those lines.
-pub fn export_c_api(names: &Path, programs: &str) -> String {
+/// they export the functions that the files of the folder `abi` list, one per line. Returns those
+/// lines.
+pub fn export_c_api(abi: &Path, programs: &str) -> String {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed={}", names.display());
-    let names = std::fs::read_to_string(names).expect("src/abi/exports.txt is readable");
+    let names: String = ["exports.txt", "extensions.txt"]
+        .map(|file| {
+            let path = abi.join(file);
+            println!("cargo:rerun-if-changed={}", path.display());
+            std::fs::read_to_string(path).expect("the lists of src/abi are readable")
+        })
+        .concat();
     let list: String = names.lines().map(|name| format!("    {name};\n")).collect();
     let path = PathBuf::from(std::env::var("OUT_DIR").expect("set by Cargo")).join("exports.list");
     std::fs::write(&path, format!("{{\n{list}}};\n")).expect("OUT_DIR is writable");

@@ -20,7 +20,7 @@ fn main() {
         .compile("conch_guard");
 
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("set by Cargo"));
-    let names = linkage::export_c_api(&root.join("../abi/exports.txt"), "tests");
+    let names = linkage::export_c_api(&root.join("../abi"), "tests");
     let rows: String = names.lines().map(|name| format!("    {name},\n")).collect();
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("set by Cargo"));
     std::fs::write(

@@ -18,8 +18,17 @@ use crate::total::{
 #[derive(Debug)]
 pub struct Budget {
     total: Arc<Total>,
-    /// None: the process itself, within the limit and nothing else.
-    share: Option<ClientShare>,
+    holder: Holder,
+}
+
+/// Who holds what is charged.
+#[derive(Debug)]
+enum Holder {
+    /// Within the limit and nothing else.
+    Process,
+    /// See [`Total::reserve_for_plugin`].
+    Plugins,
+    Connection(ClientShare),
 }
 
 impl Budget {
@@ -32,7 +41,7 @@ impl Budget {
     pub fn with_reserve(limit_bytes: u64, reserve_bytes: u64) -> Arc<Budget> {
         Arc::new(Budget {
             total: Arc::new(Total::new(limit_bytes, reserve_bytes)),
-            share: None,
+            holder: Holder::Process,
         })
     }
 
@@ -40,7 +49,15 @@ impl Budget {
     pub fn share(&self, usage: &Arc<ConnectionUsage>, client: ClientId) -> Arc<Budget> {
         Arc::new(Budget {
             total: Arc::clone(&self.total),
-            share: Some(ClientShare::new(usage, client)),
+            holder: Holder::Connection(ClientShare::new(usage, client)),
+        })
+    }
+
+    /// What plug-ins charge for memory of their own: half of the limit for all of them.
+    pub fn for_plugins(&self) -> Arc<Budget> {
+        Arc::new(Budget {
+            total: Arc::clone(&self.total),
+            holder: Holder::Plugins,
         })
     }
 
@@ -49,9 +66,16 @@ impl Budget {
         self.total.client(name)
     }
 
-    /// On whose behalf it is charged. None: the budget of the process.
+    /// On whose behalf it is charged. None: the process, or plug-ins.
     pub fn charged_client(&self) -> Option<ClientId> {
-        self.share.as_ref().map(ClientShare::client)
+        self.connection().map(ClientShare::client)
+    }
+
+    fn connection(&self) -> Option<&ClientShare> {
+        match &self.holder {
+            Holder::Connection(share) => Some(share),
+            Holder::Process | Holder::Plugins => None,
+        }
     }
 
     /// Bytes charged in the process, and what shares keep ready.
@@ -82,34 +106,36 @@ impl Budget {
 
     /// Notes that `bytes` were received or taken by the peer: the connection moves.
     pub fn note_moved(&self, bytes: usize) {
-        if let Some(share) = &self.share {
+        if let Some(share) = self.connection() {
             share.usage().note_moved(bytes as u64);
         }
     }
 
     /// Gives back what the share keeps ready and does not use.
     pub fn trim(&self) {
-        if let Some(share) = &self.share {
+        if let Some(share) = self.connection() {
             share.trim(&self.total);
         }
     }
 
     fn reserve(&self, bytes: u64) -> Result<(), BudgetExhausted> {
-        match &self.share {
-            Some(share) => share.reserve(&self.total, bytes),
-            None => self.total.reserve(bytes),
+        match &self.holder {
+            Holder::Connection(share) => share.reserve(&self.total, bytes),
+            Holder::Plugins => self.total.reserve_for_plugin(bytes),
+            Holder::Process => self.total.reserve(bytes),
         }
     }
 
     fn release(&self, bytes: u64) {
-        match &self.share {
-            Some(share) => share.release(&self.total, bytes),
-            None => self.total.release(bytes),
+        match &self.holder {
+            Holder::Connection(share) => share.release(&self.total, bytes),
+            Holder::Plugins => self.total.release_for_plugin(bytes),
+            Holder::Process => self.total.release(bytes),
         }
     }
 
     fn usage(&self) -> Option<&ConnectionUsage> {
-        self.share.as_ref().map(ClientShare::usage)
+        self.connection().map(ClientShare::usage)
     }
 }
 
@@ -239,6 +265,24 @@ mod tests {
         drop(b);
         drop(a);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn plug_ins_hold_half_at_most() {
+        let budget = Budget::new(16 * MIB);
+        let plugins = [budget.for_plugins(), budget.for_plugins()];
+        let mut charges = plugins.each_ref().map(Charge::empty);
+        charges[0].cover(6 * MIB).unwrap();
+        assert!(charges[1].cover(3 * MIB).is_err());
+        charges[1].cover(2 * MIB).unwrap();
+        assert!(charges[0].cover(7 * MIB).is_err());
+        let mut process = Charge::empty(&budget);
+        process.cover(8 * MIB).unwrap();
+        charges[0].shrink(0);
+        process.cover(14 * MIB).unwrap();
+        assert!(charges[0].cover(1).is_err(), "nor is there anything free");
+        drop(charges);
+        assert_eq!(budget.used_bytes(), 14 * MIB);
     }
 
     /// Charges MiB after MiB to new connections of `client`, until the first is refused.

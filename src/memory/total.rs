@@ -126,6 +126,8 @@ impl ConnectionUsage {
 #[derive(Debug)]
 pub(crate) struct Total {
     used_bytes: AtomicU64,
+    /// Of these, what plug-ins hold for themselves.
+    plugin_bytes: AtomicU64,
     limit_bytes: u64,
     reserve_bytes: u64,
     small_bytes: u64,
@@ -142,6 +144,7 @@ impl Total {
     pub(crate) fn new(limit_bytes: u64, reserve_bytes: u64) -> Total {
         Total {
             used_bytes: AtomicU64::new(0),
+            plugin_bytes: AtomicU64::new(0),
             limit_bytes,
             reserve_bytes: reserve_bytes.min(limit_bytes),
             small_bytes: (limit_bytes / SMALL_PART).clamp(SMALL_BYTES_MIN, SMALL_BYTES_MAX),
@@ -211,6 +214,26 @@ impl Total {
     /// Gives back what [`Total::reserve`] took.
     pub(crate) fn release(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes `bytes` for plug-ins: they hold at most half of the limit together, and nothing of the
+    /// reserve, as nobody can take it from them.
+    pub(crate) fn reserve_for_plugin(&self, bytes: u64) -> Result<(), BudgetExhausted> {
+        let held_bytes = self.plugin_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let taken = match held_bytes <= self.limit_bytes / 2 {
+            true => self.reserve_below(bytes, self.common_bytes()).map(|_| ()),
+            false => Err(self.refusal(bytes)),
+        };
+        if taken.is_err() {
+            self.plugin_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Gives back what [`Total::reserve_for_plugin`] took.
+    pub(crate) fn release_for_plugin(&self, bytes: u64) {
+        self.release(bytes);
+        self.plugin_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn refusal(&self, asked_bytes: u64) -> BudgetExhausted {

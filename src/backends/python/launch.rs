@@ -17,7 +17,7 @@ use sdk::Error;
 use serde_json::json;
 
 use crate::environment::Interpreter;
-use crate::process::StubProcess;
+use crate::process::{ModelMemory, StubProcess};
 use crate::supervisor::Supervisor;
 
 /// Where this backend's own files lie.
@@ -59,6 +59,7 @@ pub(crate) struct Launch {
     pub(crate) installation: Installation,
     pub(crate) interpreter: Interpreter,
     pub(crate) segment_bytes: u64,
+    pub(crate) memory: Arc<ModelMemory>,
     pub(crate) model_name: String,
     /// The file with the model's class.
     pub(crate) model_path: PathBuf,
@@ -85,7 +86,8 @@ impl Launch {
                 program.display()
             ))
         };
-        let process = StubProcess::new(self.segment_bytes).map_err(|error| failed(&error))?;
+        let process =
+            StubProcess::new(self.segment_bytes, &self.memory).map_err(|error| failed(&error))?;
         let process = Arc::new(process);
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,

@@ -38,7 +38,7 @@ use crate::environment::Environments;
 use crate::host::{CommandFailure, InstanceThread, ModelStubs, StubHost, command_while_serving};
 use crate::in_flight::InFlightRequest;
 use crate::launch::{Installation, Launch};
-use crate::process::{NoReply, StubProcess};
+use crate::process::{ModelMemory, NoReply, StubProcess};
 use crate::settings::{ModelSettings, Settings};
 use crate::supervisor::Supervisor;
 
@@ -108,6 +108,7 @@ impl sdk::Model for Model {
             installation: backend.installation.clone(),
             interpreter,
             segment_bytes: backend.settings.segment_bytes,
+            memory: Arc::new(ModelMemory(context.memory_charge()?)),
             model_name: context.name().to_owned(),
             model_path,
             runtime_directory: backend.runtime_directory.clone(),

@@ -7,13 +7,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use conch_backend_sdk::MemoryCharge;
 use conch_python_ipc::{
-    BlockAllocator, BlockHeader, Message, MessageSlot, OffsetRing, SegmentError, SharedSegment,
+    BlockAllocator, BlockHeader, Message, MessageSlot, OffsetRing, PageBound, SegmentError,
+    SharedSegment,
 };
 use rustix::process::{Pid, Signal};
 
 /// A message of a stub's is at most that long; its tensors do not count.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 64 << 20;
+
+/// What the segments of a model's processes may take up, of those in which we write.
+#[derive(Debug)]
+pub(crate) struct ModelMemory(pub(crate) MemoryCharge);
+
+impl PageBound for ModelMemory {
+    fn add(&self, bytes: u64) -> bool {
+        self.0.add(bytes).is_ok()
+    }
+
+    fn sub(&self, bytes: u64) {
+        self.0.sub(bytes);
+    }
+}
 
 /// A process from its start to its end.
 #[derive(Debug)]
@@ -65,11 +81,14 @@ impl StubProcess {
     ///
     /// # Errors
     /// Without memory or descriptors.
-    pub(crate) fn new(segment_bytes: u64) -> Result<StubProcess, SegmentError> {
+    pub(crate) fn new(
+        segment_bytes: u64,
+        memory: &Arc<ModelMemory>,
+    ) -> Result<StubProcess, SegmentError> {
         let requests = SharedSegment::create("conch python requests", segment_bytes)?;
         let responses = SharedSegment::create("conch python responses", segment_bytes)?;
         Ok(StubProcess {
-            blocks: BlockAllocator::new(Arc::new(requests)),
+            blocks: BlockAllocator::new(Arc::new(requests), Arc::clone(memory) as _),
             responses: Arc::new(responses),
             state: Mutex::new(ProcessState::Starting),
             ended: Condvar::new(),

@@ -14,10 +14,29 @@ const STEP_BYTES: u64 = 1 << 20;
 /// Lent blocks whose state one allocation looks at.
 const LOOKS: usize = 32;
 
+/// What bounds the pages of segments beyond their lengths.
+pub trait PageBound: std::fmt::Debug + Send + Sync {
+    /// Takes `bytes` more; false if there is no room for them.
+    fn add(&self, bytes: u64) -> bool;
+
+    /// Gives `bytes` back.
+    fn sub(&self, bytes: u64);
+}
+
+/// Nothing but the length of the segment.
+impl PageBound for () {
+    fn add(&self, _bytes: u64) -> bool {
+        true
+    }
+
+    fn sub(&self, _bytes: u64) {}
+}
+
 /// Allocates blocks. Usable from every thread.
 #[derive(Debug)]
 pub struct BlockAllocator {
     segment: Arc<SharedSegment>,
+    bound: Arc<dyn PageBound>,
     state: Mutex<AllocatorState>,
 }
 
@@ -40,13 +59,15 @@ pub struct BlockUsage {
 }
 
 impl BlockAllocator {
-    pub fn new(segment: Arc<SharedSegment>) -> BlockAllocator {
+    /// The pages that it takes count in `bound`.
+    pub fn new(segment: Arc<SharedSegment>, bound: Arc<dyn PageBound>) -> BlockAllocator {
         let mut ranges = FreeRanges::new(segment.len());
         // The control area lies at the beginning, and stays.
         let control = ranges.take(CONTROL_BYTES);
         debug_assert_eq!(control, Some(0));
         BlockAllocator {
             segment,
+            bound,
             state: Mutex::new(AllocatorState {
                 ranges,
                 committed_end: 0,
@@ -106,6 +127,7 @@ impl BlockAllocator {
             let excess = state.committed_end - kept_end;
             if self.segment.discard(kept_end, excess).is_ok() {
                 state.committed_end = kept_end;
+                self.bound.sub(excess);
             }
         }
     }
@@ -145,9 +167,13 @@ impl BlockAllocator {
         }
         let target = end.next_multiple_of(STEP_BYTES).min(self.segment.len());
         let missing = target - state.committed_end;
+        if !self.bound.add(missing) {
+            return false;
+        }
         let committed = self.segment.commit(state.committed_end, missing);
-        if committed.is_ok() {
-            state.committed_end = target;
+        match committed {
+            Ok(()) => state.committed_end = target,
+            Err(_) => self.bound.sub(missing),
         }
         committed.is_ok()
     }
@@ -157,14 +183,57 @@ impl BlockAllocator {
     }
 }
 
+impl Drop for BlockAllocator {
+    fn drop(&mut self) {
+        self.bound.sub(self.state().committed_end);
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
+    /// At most 64 MiB.
+    #[derive(Debug, Default)]
+    struct Limit(AtomicU64);
+
+    impl PageBound for Limit {
+        fn add(&self, bytes: u64) -> bool {
+            let fits = self.0.load(Ordering::Relaxed) + bytes <= 64 << 20;
+            if fits {
+                self.0.fetch_add(bytes, Ordering::Relaxed);
+            }
+            fits
+        }
+
+        fn sub(&self, bytes: u64) {
+            self.0.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn pages_are_bounded_and_given_back() {
+        let limit = Arc::new(Limit::default());
+        let segment = || Arc::new(SharedSegment::create("bounded", 1 << 30).unwrap());
+        let first = BlockAllocator::new(segment(), Arc::clone(&limit) as _);
+        let second = BlockAllocator::new(segment(), Arc::clone(&limit) as _);
+        let large = first.take(60 << 20).unwrap();
+        assert_eq!(second.take(10 << 20), None);
+        assert!(second.take(1 << 20).is_some());
+        first.give_back(large);
+        first.trim();
+        first.trim();
+        assert_eq!(limit.0.load(Ordering::Relaxed), 3 << 20);
+        assert!(second.take(10 << 20).is_some());
+        drop((first, second));
+        assert_eq!(limit.0.load(Ordering::Relaxed), 0);
+    }
+
     fn allocator(len: u64) -> BlockAllocator {
-        BlockAllocator::new(Arc::new(
-            SharedSegment::create("blocks", len).expect("memory"),
-        ))
+        let segment = SharedSegment::create("blocks", len).expect("memory");
+        BlockAllocator::new(Arc::new(segment), Arc::new(()))
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod slot;
 pub mod wire;
 
 #[cfg(not(loom))]
-pub use blocks::{BlockAllocator, BlockUsage};
+pub use blocks::{BlockAllocator, BlockUsage, PageBound};
 pub use header::{BlockHeader, BlockState};
 pub use ring::{OffsetRing, RingFault};
 #[cfg(not(loom))]

@@ -67,7 +67,7 @@ impl StubMemory {
         let open = |file| SharedSegment::open(file).map_err(io::Error::other);
         Ok(StubMemory {
             requests: open(requests)?,
-            blocks: BlockAllocator::new(Arc::new(open(responses)?)),
+            blocks: BlockAllocator::new(Arc::new(open(responses)?), Arc::new(())),
             last_command: AtomicU32::new(0),
             command: (AtomicU64::new(0), AtomicU64::new(0)),
             posting: Mutex::new(()),

@@ -15,6 +15,7 @@ use conch_abi as abi;
 
 use crate::config::{BackendConfig, ModelConfig};
 use crate::device::MemoryManager;
+use crate::memory_charge::MemoryCharge;
 use crate::server::{Server, ServerScope};
 use crate::{Batch, Error};
 
@@ -267,6 +268,15 @@ impl ModelContext {
     /// The server that loads the model, to call other models of it: valid until the model ends.
     pub fn server(&self) -> Server {
         self.server.server()
+    }
+
+    /// Memory that the model's backend holds for it, within the server's limit; none is held yet.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn memory_charge(&self) -> Result<MemoryCharge, Error> {
+        // SAFETY: the model is live as long as its context.
+        unsafe { MemoryCharge::new(self.raw.as_ptr()) }
     }
 
     /// What ends the use of the server on drop.

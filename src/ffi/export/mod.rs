@@ -1,5 +1,6 @@
-//! The 281 functions that a process provides to plug-ins and embedders: `tritonserver.h`,
-//! `tritonbackend.h`, `tritoncache.h` and `tritonrepoagent.h`, one file per section of a header.
+//! The functions that a process provides to plug-ins and embedders: the 281 of `tritonserver.h`,
+//! `tritonbackend.h`, `tritoncache.h` and `tritonrepoagent.h`, one file per section of a header,
+//! and conch's own (`conch/extension.h`).
 //!
 //! They run on whatever thread calls. A null argument is an error, a panic becomes one.
 
@@ -16,6 +17,7 @@ mod cache;
 mod custom_metrics;
 mod data_type;
 mod error;
+mod extension;
 mod inference_request;
 mod inference_response;
 mod input;
@@ -44,6 +46,7 @@ pub use cache::*;
 pub use custom_metrics::*;
 pub use data_type::*;
 pub use error::*;
+pub use extension::*;
 pub use inference_request::*;
 pub use inference_response::*;
 pub use input::*;
@@ -91,6 +94,8 @@ macro_rules! export {
 }
 use export;
 
+const EXPORT_COUNT: usize = conch_abi::EXPORT_COUNT + conch_abi::EXTENSION_COUNT;
+
 /// A function pointer in the table below.
 #[repr(transparent)]
 pub struct Export(#[allow(dead_code, reason = "read by the linker only")] *const ());
@@ -105,7 +110,7 @@ macro_rules! exports_table {
         /// Keeps every exported function in every artefact: without it, a build profile may drop
         /// those that no Rust code calls.
         #[used]
-        pub static EXPORTS: [Export; conch_abi::EXPORT_COUNT] = [$(Export($name as *const ()),)*];
+        pub static EXPORTS: [Export; EXPORT_COUNT] = [$(Export($name as *const ()),)*];
 
         /// Does not compile if a definition differs from its declaration.
         #[allow(dead_code, reason = "a check for the compiler")]

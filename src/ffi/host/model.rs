@@ -12,6 +12,7 @@ use conch_abi as abi;
 use conch_engine::model::stats::{MemoryOwner, MemoryUsage};
 use conch_engine::{Error, LoadContext, ModelVersion};
 use conch_log as log;
+use conch_memory::Budget;
 
 use super::backend::LoadedBackend;
 use super::facts::ModelFacts;
@@ -194,6 +195,11 @@ impl LoadedModel {
     /// The registry's entry; none if it is gone, or not there yet.
     pub(crate) fn registered(&self) -> Option<Arc<ModelVersion>> {
         self.bound.get()?.version.upgrade()
+    }
+
+    /// The server's memory limit.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.context.budget
     }
 
     pub(crate) fn facts(&self) -> Result<&Arc<ModelFacts>, Error> {

@@ -1,0 +1,30 @@
+/* What conch offers plug-ins beyond Triton's C API. Triton has none of these functions: a plug-in
+ * that both are to load looks them up with dlsym(RTLD_DEFAULT, name) and does without. */
+#pragma once
+
+#include <stdint.h>
+
+#include "triton/core/tritonbackend.h"
+#include "triton/core/tritonserver.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of the server's memory limit (--memory-limit-bytes) that a plug-in holds for itself. */
+struct CONCH_MemoryCharge;
+
+/* Writes a new charge of 0 bytes, which outlives the model; the caller deletes it. */
+struct TRITONSERVER_Error* CONCH_MemoryChargeNew(
+    struct CONCH_MemoryCharge** charge, struct TRITONBACKEND_Model* model);
+
+/* Makes it a charge of so many bytes. TRITONSERVER_ERROR_UNAVAILABLE, and no change, if the limit
+ * has no room for them. One thread at a time. */
+struct TRITONSERVER_Error* CONCH_MemoryChargeSet(struct CONCH_MemoryCharge* charge, uint64_t byte_size);
+
+/* Gives everything back. */
+struct TRITONSERVER_Error* CONCH_MemoryChargeDelete(struct CONCH_MemoryCharge* charge);
+
+#ifdef __cplusplus
+}
+#endif
