@@ -36,6 +36,8 @@ def attribute(setting):
         return part(4, setting) + number(20, 3)
     if isinstance(setting, (list, tuple)):
         return b"".join(number(8, entry) for entry in setting) + number(20, 7)
+    if isinstance(setting, float):
+        return varint(2 << 3 | 5) + struct.pack("<f", setting) + number(20, 1)
     return number(3, setting) + number(20, 2)
 
 
@@ -50,6 +52,11 @@ def constant(name, values, kind=INT64, shape=None):
     """A tensor that operators take as an input; a vector if no shape is given."""
     dims = b"".join(number(1, dim) for dim in (shape or [len(values)]))
     return dims + number(2, kind) + part(8, name) + part(9, struct.pack(f"<{len(values)}{'f' if kind == FLOAT else 'q'}", *values))
+
+
+def weight(name, array):
+    """A constant of a numpy array of FP32."""
+    return b"".join(number(1, dim) for dim in array.shape) + number(2, FLOAT) + part(8, name) + part(9, array.astype("<f4").tobytes())
 
 
 def model(inputs, outputs, nodes, constants=()):

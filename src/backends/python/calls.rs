@@ -54,16 +54,27 @@ impl<'h> Calls<'h> {
         }
     }
 
-    /// Handles messages until `is_over`, or the process ended and all that it posted is handled.
+    /// Handles messages until `is_over`, or the process ended, and all that it posted before is
+    /// handled.
     pub(crate) fn serve(&self, process: &Arc<StubProcess>, is_over: impl Fn() -> bool) {
         let ring = OffsetRing::of(&process.responses);
+        let is_over = || process.is_dead() || is_over();
+        // As many as can have been posted before the end was seen: a stub that goes on to post, or
+        // a process of its own that has its memory, holds nothing up.
+        let mut left = OffsetRing::CAPACITY;
         loop {
-            // Looked at before the ring: nothing is posted after the end.
-            let is_last = process.is_dead();
+            // Looked at before the ring: what was posted before the end is in it.
+            let is_last = is_over();
             match ring.pop() {
-                Ok(Some(offset)) => self.handle(process, offset),
-                Ok(None) if is_last || is_over() => return,
-                Ok(None) => ring.wait(None, || is_over() || process.is_dead()),
+                Ok(Some(offset)) => {
+                    self.handle(process, offset);
+                    left -= u32::from(is_last);
+                    if left == 0 {
+                        return;
+                    }
+                }
+                Ok(None) if is_last => return,
+                Ok(None) => ring.wait(None, is_over),
                 Err(_) => {
                     sdk::error!("a Python stub wrote over its queue and is ended");
                     process.kill();
@@ -124,6 +135,8 @@ impl<'h> Calls<'h> {
                 let is_cancelled = instance.in_flight.is_cancelled(text.number);
                 answer(process, message, Ok(json!({ "v": is_cancelled })));
             }
+            // All that the stub posted before is handled.
+            ("settle", _) => answer(process, message, Ok(json!({}))),
             ("next", Some(_)) => self.children.next(process, message, text.number),
             ("cancel", Some(_)) => {
                 self.children.cancel(text.number);
@@ -136,7 +149,7 @@ impl<'h> Calls<'h> {
             ("family" | "new_metric" | "metric", _) => {
                 answer(process, message, self.metrics.handle(text.kind(), &text));
             }
-            ("drop_family" | "drop_metric", _) => self.metrics.drop_one(text.kind(), text.number),
+            ("drop_family", _) => self.metrics.drop_family(text.number),
             (kind, _) => {
                 let unknown = Error::invalid(format!("the server knows no call '{kind}'"));
                 answer(process, message, Err(unknown));
@@ -174,8 +187,13 @@ fn end_malformed(process: &StubProcess, error: &dyn std::fmt::Display) {
 
 /// Sends a response of a request, or its end.
 fn send(in_flight: &InFlight, sent: SendMessage<'_>, places: &OutputPlaces<'_>) {
+    let is_final = sent.flags == COMPLETE_FINAL;
+    let request = match is_final {
+        true => in_flight.remove(sent.number),
+        false => in_flight.lend(sent.number),
+    };
     // What was given up, or is answered, has no factory any more.
-    let Some(InFlightRequest { factory, trace }) = in_flight.remove(sent.number) else {
+    let Some(InFlightRequest { factory, trace }) = request else {
         return;
     };
     let restore = |factory| {
@@ -183,7 +201,7 @@ fn send(in_flight: &InFlight, sent: SendMessage<'_>, places: &OutputPlaces<'_>) 
         in_flight.restore(sent.number, request);
     };
     let is_error = matches!(sent.response, Some(ResponseMessage::Error(_)));
-    let outcome = match (sent.response, sent.flags == COMPLETE_FINAL) {
+    let outcome = match (sent.response, is_final) {
         (None, true) => factory.finish(),
         (None, false) => {
             restore(factory);

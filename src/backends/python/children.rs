@@ -23,13 +23,23 @@ use crate::encode::parameter;
 use crate::process::{Reply, StubProcess};
 use crate::shared_tensor;
 
-/// Calls of decoupled models that one stub may have under way.
+/// Calls of decoupled models that one stub may have under way, and as many of others.
 const CALLS_MAX: usize = 4096;
 
 /// The calls of one stub.
 pub(crate) struct Children {
     server: Server,
+    /// Of decoupled models, by the stub's numbers.
     calls: Arc<Mutex<HashMap<u64, PendingCall>>>,
+    /// Of others.
+    once: Arc<Mutex<OneToOneCalls>>,
+}
+
+/// Calls with one response, by numbers of ours. None: the call is being made.
+#[derive(Default)]
+struct OneToOneCalls {
+    last: u64,
+    calls: HashMap<u64, Option<ServerCall>>,
 }
 
 /// A call of a decoupled model, whose responses the stub fetches.
@@ -47,6 +57,7 @@ impl Children {
         Children {
             server: server.clone(),
             calls: Arc::default(),
+            once: Arc::default(),
         }
     }
 
@@ -70,10 +81,9 @@ impl Children {
         let model = call.model;
         match (request, call.number) {
             (Ok(request), 0) => self.call_once(process, model, block, request),
-            (Ok(request), number) => self.begin_call(process, number, request),
+            (Ok(request), number) => self.begin_call(process, model, number, request),
             (Err(error), number) => {
-                let error = format!("Model {model} - Error when running inference: {error}");
-                let error = Err(Error::internal(error));
+                let error = Err(refusal(model, &error));
                 match number {
                     0 => block.set_reply(write_outcome(process, error, true)),
                     number => self.fail_call(process, number, error),
@@ -90,48 +100,56 @@ impl Children {
         block: Arc<InputBlock>,
         request: ServerRequest,
     ) {
+        let Some(number) = self.add_once() else {
+            let error = Err(too_many());
+            return block.set_reply(write_outcome(process, error, true));
+        };
         let process = Arc::clone(process);
         let model = model.to_owned();
         // One response is all that is wanted.
         let mut block = Some(block);
-        self.server.infer(request, move |call, delivery| {
+        let once = Arc::clone(&self.once);
+        let call = self.server.infer(request, move |_, delivery| {
             let Some(block) = block.take() else { return };
-            let outcome = match delivery {
-                ServerDelivery {
-                    is_final: false, ..
-                } => {
-                    let _ = call.cancel();
-                    Err(Error::internal(format!(
-                        "Model {model} is using the decoupled. The current BLS request call \
-                         doesn't support models using the decoupled transaction policy. Please use \
-                         'decoupled=True' argument to the 'exec' or 'async_exec' calls for \
-                         decoupled models.'"
-                    )))
-                }
-                ServerDelivery { response: None, .. } => {
-                    Err(Error::internal("Unexpected empty response."))
-                }
-                ServerDelivery {
-                    response: Some(outcome),
-                    ..
-                } => outcome,
-            };
+            lock(&once).calls.remove(&number);
+            let outcome = outcome_of(&model, delivery)
+                .unwrap_or_else(|| Err(Error::internal("Unexpected empty response.")));
             block.set_reply(write_outcome(&process, outcome, true));
         });
+        if let Some(made) = lock(&self.once).calls.get_mut(&number) {
+            *made = Some(call);
+        }
     }
 
-    fn begin_call(&self, process: &Arc<StubProcess>, number: u64, request: ServerRequest) {
+    /// Takes a call in; none if there are too many.
+    fn add_once(&self) -> Option<u64> {
+        let mut once = lock(&self.once);
+        if once.calls.len() >= CALLS_MAX {
+            return None;
+        }
+        once.last += 1;
+        let number = once.last;
+        once.calls.insert(number, None);
+        Some(number)
+    }
+
+    fn begin_call(
+        &self,
+        process: &Arc<StubProcess>,
+        model: &str,
+        number: u64,
+        request: ServerRequest,
+    ) {
         if !self.add_call(number) {
-            let error = Err(Error::new(
-                sdk::Code::Unavailable,
-                format!("a model has at most {CALLS_MAX} calls under way"),
-            ));
-            return self.fail_call(process, number, error);
+            return self.fail_call(process, number, Err(too_many()));
         }
         let calls = Arc::clone(&self.calls);
         let receiver = Arc::clone(process);
+        let model = model.to_owned();
         let call = self.server.infer(request, move |_, delivery| {
-            deliver(&receiver, &calls, number, delivery);
+            let is_final = delivery.is_final;
+            let outcome = outcome_of(&model, delivery);
+            deliver(&receiver, &calls, number, outcome, is_final);
         });
         if let Some(pending) = self.lock().get_mut(&number) {
             pending.call = Some(call);
@@ -161,11 +179,7 @@ impl Children {
             calls.entry(number).or_default();
         }
         drop(calls);
-        let delivery = ServerDelivery {
-            response: Some(error),
-            is_final: true,
-        };
-        deliver(process, &self.calls, number, delivery);
+        deliver(process, &self.calls, number, Some(error), true);
     }
 
     /// Answers with the next response of a call, once there is one.
@@ -201,10 +215,13 @@ impl Children {
     /// The stub is gone.
     pub(crate) fn close(&self) {
         let left: Vec<PendingCall> = self.lock().drain().map(|(_, pending)| pending).collect();
-        for pending in left {
-            if let Some(call) = pending.call {
-                let _ = call.cancel();
-            }
+        let once: Vec<ServerCall> = {
+            let mut once = lock(&self.once);
+            once.calls.drain().filter_map(|(_, call)| call).collect()
+        };
+        let left = left.into_iter().filter_map(|pending| pending.call);
+        for call in left.chain(once) {
+            let _ = call.cancel();
         }
     }
 
@@ -215,13 +232,19 @@ impl Children {
         call: &InferMessage<'_>,
     ) -> Result<ServerRequest, Error> {
         let model = call.model;
-        let version = match call.version {
-            1.. => call.version.to_string(),
-            _ => String::new(),
-        };
-        if !self.server.is_model_ready(model, &version)? {
+        // Not whether it is ready: its hook would hold this thread up, and a model whose process is
+        // being started takes requests.
+        let Ok(is_decoupled) = self.server.is_model_decoupled(model, call.version) else {
             return Err(Error::internal(format!(
                 "Failed for execute the inference request. Model '{model}' is not ready."
+            )));
+        };
+        if call.number == 0 && is_decoupled {
+            return Err(Error::internal(format!(
+                "Model {model} is using the decoupled. The current BLS request call doesn't \
+                 support models using the decoupled transaction policy. Please use \
+                 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled \
+                 models.'"
             )));
         }
         let mut request = call.request()?;
@@ -246,8 +269,19 @@ impl Children {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, PendingCall>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.calls)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn too_many() -> Error {
+    Error::new(
+        sdk::Code::Unavailable,
+        format!("a model has at most {CALLS_MAX} calls under way"),
+    )
 }
 
 pub(crate) fn flag(text: &CallText, name: &str) -> bool {
@@ -255,16 +289,40 @@ pub(crate) fn flag(text: &CallText, name: &str) -> bool {
     value.unwrap_or(false)
 }
 
+/// The error of a request that was not sent, in upstream's words.
+fn refusal(model: &str, error: &Error) -> Error {
+    Error::internal(format!(
+        "Model {model} - Error when running inference: {error}"
+    ))
+}
+
+/// What came back; none for an end without a response.
+fn outcome_of(model: &str, delivery: ServerDelivery) -> Option<Result<ServerResponse, Error>> {
+    let outcome = delivery.response?;
+    Some(match delivery.is_unsent {
+        true => outcome.map_err(|error| refusal(model, &error)),
+        false => outcome,
+    })
+}
+
 /// Hands a response to the stub's thread that waits for it, or keeps it.
 fn deliver(
     process: &Arc<StubProcess>,
     calls: &Mutex<HashMap<u64, PendingCall>>,
     number: u64,
-    delivery: ServerDelivery,
+    outcome: Option<Result<ServerResponse, Error>>,
+    is_final: bool,
 ) {
-    let block = match delivery.response {
-        Some(outcome) => write_outcome(process, outcome, delivery.is_final),
-        None => write_delivery(process, &begin_delivery(true, false), &[]),
+    let block = match outcome {
+        Some(outcome) => write_outcome(process, outcome, is_final),
+        // An end without a response is a response without outputs, as upstream has it.
+        None => {
+            let mut writer = begin_delivery(true, true);
+            writer.byte(0);
+            writer.text("");
+            writer.u32(0);
+            write_delivery(process, &writer, &[])
+        }
     };
     let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
     match calls.get_mut(&number) {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::call_text::{CallText, FileRow, answer, error_json};
 use crate::children::flag;
+use crate::decode::check_sum;
 use crate::process::{Reply, StubProcess};
 
 /// Threads that load or unload models for one stub.
@@ -96,6 +97,7 @@ impl Control {
                 version: text.value.as_str().unwrap_or_default().to_owned(),
             },
             _ => {
+                check_sum(text.files.iter().map(|file| file.4), &process.responses)?;
                 let file = |(path, _, _, offset, bytes): &FileRow| {
                     let at = message.tensors_at.checked_add(*offset)?;
                     Some((path.clone(), process.responses.read(at, *bytes)?))

@@ -182,6 +182,7 @@ impl<'m> ResponseMessage<'m> {
                 parameters,
             } => (outputs, *parameters),
         };
+        check_sum(outputs.iter().map(|row| row.bytes), places.segment)?;
         for row in outputs {
             let name = row.name;
             let wrong = |what: &str| Error::internal(format!("output '{name}': {what}"));
@@ -203,7 +204,7 @@ impl<'m> ResponseMessage<'m> {
 }
 
 impl<'p> OutputPlaces<'p> {
-    fn bytes(&self, row: &TensorRow<'_>) -> Option<TensorBytes<'p>> {
+    pub(crate) fn bytes(&self, row: &TensorRow<'_>) -> Option<TensorBytes<'p>> {
         match row.place {
             TensorPlace::Behind(offset) => {
                 let at = self.tensors_at.checked_add(offset)?;
@@ -244,6 +245,23 @@ fn set_parameters(response: &mut Outgoing, parameters: &str) -> Result<(), Error
         }
     }
     Ok(())
+}
+
+/// Whether tensors of one message can lie beside each other: what is copied of them has a bound.
+///
+/// # Errors
+/// `Internal` if they have more bytes than the segment.
+pub(crate) fn check_sum(
+    bytes: impl Iterator<Item = u64>,
+    segment: &SharedSegment,
+) -> Result<(), Error> {
+    let mut bytes = bytes;
+    match bytes.try_fold(0, u64::checked_add) {
+        Some(sum) if sum <= segment.len() => Ok(()),
+        _ => Err(Error::internal(
+            "the tensors of a message have more bytes than the shared memory",
+        )),
+    }
 }
 
 /// Whether so many bytes are what a tensor has.

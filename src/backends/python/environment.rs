@@ -9,6 +9,7 @@ use conch_backend_sdk as sdk;
 use sdk::Error;
 
 use crate::settings::{ModelSettings, Settings};
+use crate::unpacked::{self, UnpackedFolder};
 
 /// An interpreter in its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) struct Interpreter {
 }
 
 /// Archives of environments that were unpacked, each once; removed with the backend.
+///
+/// Those that a server leaves when it is killed are removed by the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Environments {
     unpacked: Mutex<Vec<Unpacked>>,
@@ -29,13 +32,25 @@ pub(crate) struct Environments {
 struct Unpacked {
     archive: PathBuf,
     modified: Option<std::time::SystemTime>,
-    directory: PathBuf,
+    folder: UnpackedFolder,
 }
 
 /// Stands for the model's folder in `EXECUTION_ENV_PATH`.
 const MODEL_DIRECTORY: &str = "$$TRITON_MODEL_DIRECTORY";
 
 impl Environments {
+    /// None is unpacked yet; what killed servers left is removed.
+    pub(crate) fn new() -> Environments {
+        for (path, removed) in unpacked::sweep(&std::env::temp_dir()) {
+            let path = path.display();
+            match removed {
+                Ok(()) => sdk::info!("removed '{path}', which a server left that was killed"),
+                Err(error) => sdk::warning!("cannot remove '{path}': {error}"),
+            }
+        }
+        Environments::default()
+    }
+
     /// The interpreter of a model whose folder is `directory`.
     ///
     /// # Errors
@@ -108,36 +123,20 @@ impl Environments {
             .iter()
             .find(|known| known.archive == archive && known.modified == modified);
         if let Some(known) = known {
-            return Ok(known.directory.clone());
+            return Ok(known.folder.contents());
         }
-        let directory = std::env::temp_dir().join(format!(
-            "python_env_{}_{}",
-            std::process::id(),
-            unpacked.len()
-        ));
-        std::fs::create_dir(&directory).map_err(failed)?;
+        let folder = UnpackedFolder::create(&std::env::temp_dir()).map_err(failed)?;
+        let plain = flate2::read::GzDecoder::new(file);
+        tar::Archive::new(plain)
+            .unpack(folder.contents())
+            .map_err(failed)?;
+        let directory = folder.contents();
         unpacked.push(Unpacked {
             archive: archive.to_owned(),
             modified,
-            directory: directory.clone(),
+            folder,
         });
-        let plain = flate2::read::GzDecoder::new(file);
-        tar::Archive::new(plain)
-            .unpack(&directory)
-            .map_err(failed)?;
         Ok(directory)
-    }
-}
-
-impl Drop for Environments {
-    fn drop(&mut self) {
-        let unpacked = self
-            .unpacked
-            .get_mut()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        for known in unpacked {
-            let _ = std::fs::remove_dir_all(&known.directory);
-        }
     }
 }
 

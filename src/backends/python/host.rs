@@ -32,6 +32,9 @@ use crate::supervisor::Supervisor;
 /// The longest pause between two starts.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// A process that was killed ends at once, unless the kernel keeps it in a device.
+pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(10);
+
 /// What all stubs of a model share.
 pub(crate) struct ModelStubs {
     pub(crate) supervisor: Arc<Supervisor>,
@@ -123,14 +126,33 @@ impl StubHost {
         let mut state = self.lock();
         loop {
             match &*state {
-                HostState::Running(process) => return Ok(Arc::clone(process)),
+                HostState::Running(process) if !process.is_dead() => {
+                    return Ok(Arc::clone(process));
+                }
                 HostState::Failed(error) => return Err(error.clone()),
                 HostState::Closed => return Err(self.unhealthy()),
-                HostState::Starting => {}
+                // It has ended and the instance's thread, which is about to say so, starts another.
+                HostState::Running(_) | HostState::Starting => {}
             }
             let woken = self.changed.wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The process after one that has ended; waits until it is started.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn process_after(
+        &self,
+        ended: &Arc<StubProcess>,
+    ) -> Result<Arc<StubProcess>, Error> {
+        let is_seen = self.changed.wait_while(self.lock(), |state| match state {
+            HostState::Running(process) => Arc::ptr_eq(process, ended),
+            _ => false,
+        });
+        drop(is_seen);
+        self.process()
     }
 
     /// Whether the instance can execute now.
@@ -205,7 +227,9 @@ impl StubHost {
         };
         let calls = Calls::new(instance, &self.model.server);
         let limit = self.model.settings.start_timeout;
-        let reply = command_while_serving(&process, &calls, &self.initialize, limit);
+        let command = &self.initialize;
+        let is_unwanted = || self.is_closing();
+        let reply = command_while_serving(&process, &calls, command, limit, is_unwanted);
         let reply = reply.map_err(|failure| match failure {
             CommandFailure::NoReply(failure) => self.start_failure(&process, failure),
             CommandFailure::Refused(error) => error,
@@ -218,7 +242,7 @@ impl StubHost {
             }
             Err(error) => {
                 process.kill();
-                process.wait_for_end(Duration::from_secs(10));
+                process.wait_for_end(KILL_LIMIT);
                 self.in_flight.fail_all(&error);
                 Err(error)
             }
@@ -233,7 +257,7 @@ impl StubHost {
                  (initialize-timeout-seconds)",
                 limit.unwrap_or_default().as_secs()
             ),
-            NoReply::Ended => format!(
+            NoReply::Ended | NoReply::NotTaken => format!(
                 "Failed to initialize the Python stub '{name}': the process {}; the interpreter is \
                  '{}'",
                 process.end().unwrap_or_default(),
@@ -251,13 +275,13 @@ impl StubHost {
         if self.is_closing() {
             self.finalize(process, calls);
         } else {
+            process.kill();
+            process.wait_for_end(KILL_LIMIT);
             sdk::error!(
                 "Stub process '{}' is unhealthy and it will be restarted: it {}",
                 self.name,
                 process.end().unwrap_or_default()
             );
-            process.kill();
-            process.wait_for_end(Duration::from_secs(10));
         }
         // Whatever waits for the state sees the process gone before its requests fail.
         self.set(HostState::Starting);
@@ -271,7 +295,7 @@ impl StubHost {
         let limit = self.model.settings.stop_timeout;
         let deadline = Instant::now() + limit;
         let finalize = r#"{"k":"finalize"}"#;
-        let _ = command_while_serving(process, calls, finalize, Some(limit));
+        let _ = command_while_serving(process, calls, finalize, Some(limit), || false);
         let left = deadline.saturating_duration_since(Instant::now());
         if !process.wait_for_end(left) {
             sdk::warning!(
@@ -281,7 +305,7 @@ impl StubHost {
             );
         }
         process.kill();
-        process.wait_for_end(Duration::from_secs(10));
+        process.wait_for_end(KILL_LIMIT);
     }
 
     /// Waits before the next start, unless the instance goes.
@@ -334,12 +358,14 @@ pub(crate) enum CommandFailure {
     Refused(Error),
 }
 
-/// Sends a command and handles what the stub posts until the reply has come.
+/// Sends a command and handles what the stub posts until the reply has come. Kills the process once
+/// the reply `is_unwanted`, which is seen within seconds.
 pub(crate) fn command_while_serving(
     process: &Arc<StubProcess>,
     calls: &Calls<'_>,
     command: &str,
     timeout: Option<Duration>,
+    is_unwanted: impl Fn() -> bool,
 ) -> Result<CommandReply, CommandFailure> {
     let is_answered = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -349,7 +375,11 @@ pub(crate) fn command_while_serving(
             OffsetRing::of(&process.responses).interrupt();
             reply
         });
-        calls.serve(process, || is_answered.load(Ordering::SeqCst));
+        let has_reply = || is_answered.load(Ordering::SeqCst);
+        calls.serve(process, || has_reply() || is_unwanted());
+        if !has_reply() {
+            process.kill();
+        }
         answer
             .join()
             .unwrap_or(Err(CommandFailure::NoReply(NoReply::Malformed)))

@@ -86,8 +86,8 @@ impl Launch {
                 program.display()
             ))
         };
-        let process =
-            StubProcess::new(self.segment_bytes, &self.memory).map_err(|error| failed(&error))?;
+        let process = StubProcess::new(self.segment_bytes, Arc::clone(&self.memory) as _)
+            .map_err(|error| failed(&error))?;
         let process = Arc::new(process);
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -128,6 +128,7 @@ impl Launch {
             "parent": std::process::id(),
             "library": self.installation.library,
             "name": name,
+            "model_name": self.model_name,
             "model_path": self.model_path,
             "runtime_dir": self.runtime_directory,
             "decoupled": self.is_decoupled,

@@ -13,6 +13,8 @@ mod control;
 mod decode;
 mod encode;
 mod environment;
+#[cfg(test)]
+mod fuzz;
 mod host;
 mod in_flight;
 mod launch;
@@ -23,6 +25,7 @@ mod readiness;
 mod settings;
 mod shared_tensor;
 mod supervisor;
+mod unpacked;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -35,7 +38,9 @@ use crate::calls::Calls;
 use crate::decode::{CommandReply, OutputPlaces, ResponseMessage, ResponseRow, reply_rows};
 use crate::encode::ExecuteMessage;
 use crate::environment::Environments;
-use crate::host::{CommandFailure, InstanceThread, ModelStubs, StubHost, command_while_serving};
+use crate::host::{
+    CommandFailure, InstanceThread, KILL_LIMIT, ModelStubs, StubHost, command_while_serving,
+};
 use crate::in_flight::InFlightRequest;
 use crate::launch::{Installation, Launch};
 use crate::process::{ModelMemory, NoReply, StubProcess};
@@ -70,7 +75,7 @@ impl sdk::Backend for Python {
         Ok(Python {
             settings: Settings::read(context.config())?,
             installation: Installation::find(&own)?,
-            environments: Environments::default(),
+            environments: Environments::new(),
             supervisor: Arc::new(Supervisor::start()?),
             runtime_directory: runtime_directory.then(|| context.directory().to_owned()),
         })
@@ -145,9 +150,9 @@ fn complete(
     let command = json!({ "k": "complete", "config": context.config().json().to_string() });
     let calls = Calls::without_requests(server);
     let limit = backend.settings.start_timeout;
-    let reply = command_while_serving(&process, &calls, &command.to_string(), limit);
+    let reply = command_while_serving(&process, &calls, &command.to_string(), limit, || false);
     process.kill();
-    process.wait_for_end(std::time::Duration::from_secs(10));
+    process.wait_for_end(KILL_LIMIT);
     calls.close();
     let config = match reply {
         Ok(CommandReply { config, .. }) => config,
@@ -156,7 +161,9 @@ fn complete(
             let what = match failure {
                 NoReply::TimedOut => "it took too long (initialize-timeout-seconds)".to_owned(),
                 NoReply::Malformed => "malformed reply".to_owned(),
-                NoReply::Ended => format!("the process {}", process.end().unwrap_or_default()),
+                NoReply::Ended | NoReply::NotTaken => {
+                    format!("the process {}", process.end().unwrap_or_default())
+                }
             };
             let name = &launch.model_name;
             return Err(Error::internal(format!(
@@ -209,7 +216,7 @@ impl sdk::Instance for Instance {
 
     fn execute(&mut self, _model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
         let host = &*self.thread.host;
-        let process = host.process()?;
+        let mut process = host.process()?;
         let mut requests = Vec::with_capacity(batch.len());
         for request in batch.requests() {
             match Executing::new(host, request) {
@@ -220,13 +227,40 @@ impl sdk::Instance for Instance {
         if requests.is_empty() {
             return Ok(());
         }
-        let outcome = execute(host, &process, batch, &requests);
-        if let Err(error) = outcome {
+        let mut outcome = execute(host, &process, batch, &requests);
+        // The process ended before it took them: the next one executes them. A process that ends
+        // again and again is given up (stub-restart-limit).
+        while let Err(ExecuteFailure::NotTaken) = outcome {
+            outcome = match host.process_after(&process) {
+                Ok(next) => {
+                    process = next;
+                    for executing in &requests {
+                        host.in_flight.begin_again(executing.number);
+                    }
+                    execute(host, &process, batch, &requests)
+                }
+                Err(error) => Err(error.into()),
+            };
+        }
+        if let Err(ExecuteFailure::Failed(error)) = outcome {
             for executing in &requests {
                 executing.fail(host, error.clone());
             }
         }
         Ok(())
+    }
+}
+
+/// Why an execution failed.
+enum ExecuteFailure {
+    /// The process ended, and has seen nothing of the requests.
+    NotTaken,
+    Failed(Error),
+}
+
+impl From<Error> for ExecuteFailure {
+    fn from(error: Error) -> ExecuteFailure {
+        ExecuteFailure::Failed(error)
     }
 }
 
@@ -236,7 +270,7 @@ fn execute(
     process: &Arc<StubProcess>,
     batch: &Batch<'_>,
     requests: &[Executing<'_>],
-) -> Result<(), Error> {
+) -> Result<(), ExecuteFailure> {
     let message = ExecuteMessage::new(
         requests
             .iter()
@@ -257,17 +291,18 @@ fn execute(
         let copied = shared_tensor::copy_in(input, process.blocks.segment(), tensors_at + at);
         if let Err(error) = copied {
             process.blocks.give_back(offset);
-            return Err(error);
+            return Err(error.into());
         }
     }
     batch.begin_compute();
     let reply = process.command(offset, None);
     batch.end_compute();
     let reply = reply.map_err(|failure| match failure {
-        NoReply::Ended | NoReply::TimedOut => host.unhealthy(),
+        NoReply::NotTaken => ExecuteFailure::NotTaken,
+        NoReply::Ended | NoReply::TimedOut => host.unhealthy().into(),
         NoReply::Malformed => {
             process.kill();
-            host.unhealthy()
+            host.unhealthy().into()
         }
     })?;
     host.note_execution();
@@ -307,7 +342,7 @@ impl<'b> Executing<'b> {
     fn answer(&self, host: &StubHost, row: ResponseRow<'_>, places: &OutputPlaces<'_>) {
         match row {
             // Its sender answers it, or did already.
-            ResponseRow::Later => self.request.hand_over(),
+            ResponseRow::Later => self.leave(host),
             ResponseRow::Again => self.run_again(host),
             ResponseRow::Response(ResponseMessage::Error(error)) => self.fail(host, error),
             ResponseRow::Response(message) => {
@@ -316,29 +351,36 @@ impl<'b> Executing<'b> {
         }
     }
 
-    /// Takes the request's factory back, to answer it here; false if its sender has answered it for
-    /// good.
-    fn take_back(&self, host: &StubHost) -> bool {
-        match host.in_flight.remove(self.number) {
+    /// Leaves the request to its sender.
+    fn leave(&self, host: &StubHost) {
+        self.request.hand_over();
+        host.in_flight.leave(self.number);
+    }
+
+    /// Answers the request here, unless its sender has it, or has answered it for good.
+    fn take_back(&self, host: &StubHost, in_flight: Option<InFlightRequest>) -> bool {
+        match in_flight {
             Some(in_flight) => {
                 in_flight.factory.discard();
                 true
             }
             None => {
-                self.request.hand_over();
+                self.leave(host);
                 false
             }
         }
     }
 
     fn fail(&self, host: &StubHost, error: Error) {
-        if self.take_back(host) {
+        let in_flight = host.in_flight.remove_to_fail(self.number, &error);
+        if self.take_back(host, in_flight) {
             self.request.fail(error);
         }
     }
 
     fn respond(&self, host: &StubHost, fill: impl FnOnce(&mut sdk::Outgoing) -> Result<(), Error>) {
-        if !self.take_back(host) {
+        let in_flight = host.in_flight.remove(self.number);
+        if !self.take_back(host, in_flight) {
             return;
         }
         let made = self.request.respond().and_then(|mut response| {
@@ -351,7 +393,8 @@ impl<'b> Executing<'b> {
     }
 
     fn run_again(&self, host: &StubHost) {
-        if self.take_back(host)
+        let in_flight = host.in_flight.remove(self.number);
+        if self.take_back(host, in_flight)
             && let Err(error) = self.request.run_again()
         {
             self.request.fail(error);

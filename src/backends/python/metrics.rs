@@ -22,7 +22,8 @@ pub(crate) struct Metrics {
 struct MetricTable {
     last: u64,
     families: HashMap<u64, MetricFamily>,
-    metrics: HashMap<u64, Metric>,
+    /// With the numbers of their families.
+    metrics: HashMap<u64, (u64, Metric)>,
 }
 
 impl Metrics {
@@ -36,12 +37,11 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn drop_one(&self, kind: &str, number: u64) {
+    /// Gives a family up, and its metrics before it, as upstream does.
+    pub(crate) fn drop_family(&self, number: u64) {
         let mut table = self.lock();
-        match kind {
-            "drop_family" => drop(table.families.remove(&number)),
-            _ => drop(table.metrics.remove(&number)),
-        }
+        table.metrics.retain(|_, (family, _)| *family != number);
+        table.families.remove(&number);
     }
 
     /// Gives everything up.
@@ -100,30 +100,63 @@ impl MetricTable {
         let metric = match family.kind() {
             MetricKind::Histogram => {
                 let buckets = text.others.get("buckets").and_then(Value::as_array);
-                let buckets = buckets.into_iter().flatten().filter_map(Value::as_f64);
+                let buckets = buckets.into_iter().flatten().filter_map(number_of);
                 family.metric_with_buckets(&labels, &buckets.collect::<Vec<_>>())?
             }
             _ => family.metric(&labels)?,
         };
-        self.metrics.insert(number, metric);
+        self.metrics.insert(number, (text.number, metric));
         Ok(json!({ "h": number }))
     }
 
     fn operate(&self, text: &CallText) -> Result<Value, Error> {
         let metric = self.metrics.get(&text.number);
-        let metric = metric.ok_or_else(|| {
+        let (_, metric) = metric.ok_or_else(|| {
             Error::invalid(
-                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted.",
+                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. \
+                 The 'MetricFamily' object should be deleted AFTER its corresponding 'Metric' \
+                 objects have been deleted.",
             )
         })?;
-        let value = text.value.as_f64().unwrap_or_default();
+        let value = number_of(&text.value).unwrap_or_default();
         match text.others.get("op").and_then(Value::as_str) {
             Some("increment") => metric.increment(value)?,
             Some("set") => metric.set(value)?,
             Some("observe") => metric.observe(value)?,
-            Some("value") => return Ok(json!({ "v": metric.value()? })),
+            Some("value") => return Ok(json!({ "v": json_of(metric.value()?) })),
             _ => return Err(Error::invalid("Unknown metric operation")),
         }
         Ok(json!({}))
+    }
+}
+
+/// A number of a stub's. What JSON has no number for is a text.
+fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_f64(),
+    }
+}
+
+/// The same way back.
+fn json_of(number: f64) -> Value {
+    match number.is_finite() {
+        true => json!(number),
+        false => json!(number.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_both_ways() {
+        for number in [0.0, -1.5, 1e300, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(number_of(&json_of(number)), Some(number));
+        }
+        assert!(number_of(&json_of(f64::NAN)).is_some_and(f64::is_nan));
+        assert_eq!(number_of(&json!("x")), None);
+        assert_eq!(number_of(&json!([])), None);
     }
 }

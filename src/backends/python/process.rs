@@ -9,13 +9,10 @@ use std::time::{Duration, Instant};
 
 use conch_backend_sdk::MemoryCharge;
 use conch_python_ipc::{
-    BlockAllocator, BlockHeader, Message, MessageSlot, OffsetRing, PageBound, SegmentError,
-    SharedSegment,
+    BlockAllocator, BlockHeader, MESSAGE_BYTES_MAX, Message, MessageSlot, OffsetRing, PageBound,
+    SegmentError, SharedSegment,
 };
 use rustix::process::{Pid, Signal};
-
-/// A message of a stub's is at most that long; its tensors do not count.
-pub(crate) const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 /// What the segments of a model's processes may take up, of those in which we write.
 #[derive(Debug)]
@@ -60,6 +57,8 @@ enum ProcessState {
 pub(crate) enum NoReply {
     /// The process ended.
     Ended,
+    /// The process ended before it took the command.
+    NotTaken,
     TimedOut,
     /// The reply is no message.
     Malformed,
@@ -83,12 +82,12 @@ impl StubProcess {
     /// Without memory or descriptors.
     pub(crate) fn new(
         segment_bytes: u64,
-        memory: &Arc<ModelMemory>,
+        memory: Arc<dyn PageBound>,
     ) -> Result<StubProcess, SegmentError> {
         let requests = SharedSegment::create("conch python requests", segment_bytes)?;
         let responses = SharedSegment::create("conch python responses", segment_bytes)?;
         Ok(StubProcess {
-            blocks: BlockAllocator::new(Arc::new(requests), Arc::clone(memory) as _),
+            blocks: BlockAllocator::new(Arc::new(requests), memory),
             responses: Arc::new(responses),
             state: Mutex::new(ProcessState::Starting),
             ended: Condvar::new(),
@@ -174,7 +173,8 @@ impl StubProcess {
         offset: u64,
         timeout: Option<Duration>,
     ) -> Result<Reply<'_>, NoReply> {
-        MessageSlot::of(self.blocks.segment()).send(offset);
+        let commands = MessageSlot::of(self.blocks.segment());
+        let number = commands.send(offset);
         let last = self.last_reply.load(Ordering::Relaxed);
         let slot = MessageSlot::of(&self.responses);
         let reply = slot.wait(last, timeout, || self.is_dead());
@@ -185,6 +185,8 @@ impl StubProcess {
         else {
             self.blocks.lend(offset);
             return Err(match self.is_dead() {
+                // Nothing takes it any more.
+                true if commands.last_taken() != number => NoReply::NotTaken,
                 true => NoReply::Ended,
                 false => NoReply::TimedOut,
             });

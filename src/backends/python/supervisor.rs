@@ -9,10 +9,10 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
@@ -22,6 +22,10 @@ use crate::process::StubProcess;
 
 /// How often shared memory that is not used is given back.
 const TRIM_PERIOD: Duration = Duration::from_secs(5);
+
+/// A process may be stopped (SIGSTOP) for that long; after it, or some seconds later, it is killed.
+/// Upstream takes a stub for dead that does not move for a second.
+const STOPPED_LIMIT: Duration = Duration::from_secs(5);
 
 /// Starts and watches processes. Dropping it ends its thread; no process is left then.
 pub(crate) struct Supervisor {
@@ -49,6 +53,9 @@ struct Watched {
     stdout: LogPipe<ChildStdout>,
     stderr: LogPipe<ChildStderr>,
     process: Arc<StubProcess>,
+    pid: Pid,
+    /// Since when it was seen stopped.
+    stopped_since: Option<Instant>,
 }
 
 impl Supervisor {
@@ -141,6 +148,7 @@ fn run(requests: &Receiver<StartRequest>, waker: &OwnedFd) {
             watched.stdout.forward();
             watched.stderr.forward();
             watched.process.trim();
+            watched.end_if_stopped();
         }
         all.retain_mut(|watched| !watched.has_ended());
     }
@@ -205,12 +213,38 @@ fn watch(mut child: Child, label: &str, process: &Arc<StubProcess>) -> io::Resul
         stdout: LogPipe::new(stdout, label),
         stderr: LogPipe::new(stderr, label),
         process: Arc::clone(process),
+        pid,
+        stopped_since: None,
     })
 }
 
 impl Watched {
+    /// Kills a process that is stopped and stays so: nothing would answer its requests.
+    fn end_if_stopped(&mut self) {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let is_stopped = matches!(
+            rustix::process::waitid(WaitId::Pid(self.pid), options),
+            Ok(Some(_))
+        );
+        if !is_stopped {
+            self.stopped_since = None;
+            return;
+        }
+        let since = *self.stopped_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= STOPPED_LIMIT {
+            sdk::error!("a stopped Python stub ({}) is killed", self.pid);
+            self.process.kill();
+        }
+    }
+
     /// Whether the process is gone; its owner is told then.
     fn has_ended(&mut self) -> bool {
+        // What it started and left ends with it. As long as its status is not taken, its number is
+        // that of its group and of no other.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Ok(Some(_)) = rustix::process::waitid(WaitId::Pid(self.pid), options) {
+            let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        }
         let status = match self.child.try_wait() {
             Ok(None) => return false,
             Ok(Some(status)) => Some(status),

@@ -7,6 +7,10 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+/// The longest wait before the waiter looks at its condition again. The other side may write the
+/// word back that a ring has changed, and so undo the ring; nobody waits for good because of that.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// What a thread waits on. Its count changes with every ring, so that a ring between a look at the
 /// condition and the wait is not lost: take the [`count`](Bell::count), look, then wait for another
 /// count.
@@ -31,9 +35,11 @@ impl<'s> Bell<'s> {
         wake(self.word);
     }
 
-    /// Blocks until the count is not `seen`, at most for `timeout`. May return early.
+    /// Blocks until the count is not `seen`, at most for `timeout`. May return early: after some
+    /// seconds, it does.
     pub(crate) fn wait(self, seen: u32, timeout: Option<Duration>) {
-        wait(self.word, seen, timeout);
+        let timeout = timeout.map_or(WAIT_MAX, |timeout| timeout.min(WAIT_MAX));
+        wait(self.word, seen, Some(timeout));
     }
 }
 

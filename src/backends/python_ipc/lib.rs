@@ -41,6 +41,10 @@ pub const CONTROL_BYTES: u64 = 64 << 10;
 /// Blocks, and tensors within them, begin at multiples of this: a cache line.
 pub const ALIGNMENT_BYTES: u64 = 64;
 
+/// A message of a stub's is at most that long; its tensors do not count. Its values take up to some
+/// 32 times as much memory while it is read.
+pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
+
 /// Where the control area has its parts.
 #[cfg(not(loom))]
 const SLOT_AT: u64 = 0;

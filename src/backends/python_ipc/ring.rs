@@ -10,6 +10,12 @@ use crate::{RING_AT, SharedSegment};
 #[cfg(not(loom))]
 const CAPACITY: u32 = 1024;
 
+#[cfg(not(loom))]
+impl OffsetRing<'_> {
+    /// Offsets that may be on their way.
+    pub const CAPACITY: u32 = CAPACITY;
+}
+
 /// The other side wrote what it cannot have meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingFault;

@@ -22,6 +22,8 @@ pub struct MessageSlot<'s> {
     bell: &'s AtomicU32,
     sequence: &'s AtomicU32,
     offset: &'s AtomicU64,
+    /// The sequence of the last message that the receiver took.
+    taken: &'s AtomicU32,
 }
 
 impl<'s> MessageSlot<'s> {
@@ -36,15 +38,28 @@ impl<'s> MessageSlot<'s> {
             bell: segment.word(SLOT_AT).expect(inside),
             sequence: segment.word(SLOT_AT + 4).expect(inside),
             offset: segment.long_word(SLOT_AT + 8).expect(inside),
+            taken: segment.word(SLOT_AT + 16).expect(inside),
         }
     }
 
-    /// Sends the message in the block at `offset`.
-    pub fn send(self, offset: u64) {
+    /// Sends the message in the block at `offset`; its sequence.
+    pub fn send(self, offset: u64) -> u32 {
         self.offset.store(offset, Ordering::Relaxed);
         // Release: who sees the new sequence sees the offset, and the block.
-        self.sequence.fetch_add(1, Ordering::Release);
+        let before = self.sequence.fetch_add(1, Ordering::Release);
         Bell::new(self.bell).ring();
+        before.wrapping_add(1)
+    }
+
+    /// The receiver says that it has the message with this sequence, before it acts on it.
+    pub fn take(self, sequence: u32) {
+        self.taken.store(sequence, Ordering::Release);
+    }
+
+    /// The sequence of the last message that the receiver took. Of a receiver that has ended it is
+    /// final: what was sent later was never acted on.
+    pub fn last_taken(self) -> u32 {
+        self.taken.load(Ordering::Acquire)
     }
 
     /// The message after the one with the sequence `last`, if it has come.
@@ -123,6 +138,17 @@ mod tests {
     }
 
     #[test]
+    fn a_message_counts_as_taken_once_the_receiver_says_so() {
+        let segment = SharedSegment::create("slot", crate::CONTROL_BYTES).unwrap();
+        let slot = MessageSlot::of(&segment);
+        assert_eq!((slot.send(64), slot.last_taken()), (1, 0));
+        let message = slot.wait(0, None, || false).unwrap();
+        assert_eq!(slot.last_taken(), 0, "a look takes nothing");
+        slot.take(message.sequence);
+        assert_eq!((slot.last_taken(), slot.send(128)), (1, 2));
+    }
+
+    #[test]
     fn a_wait_ends_in_time_and_when_it_is_over() {
         let segment = Arc::new(SharedSegment::create("slot", crate::CONTROL_BYTES).unwrap());
         let slot = MessageSlot::of(&segment);
@@ -154,6 +180,7 @@ mod loom_tests {
         bell: AtomicU32,
         sequence: AtomicU32,
         offset: AtomicU64,
+        taken: AtomicU32,
         is_over: AtomicBool,
     }
 
@@ -163,17 +190,23 @@ mod loom_tests {
                 bell: &self.bell,
                 sequence: &self.sequence,
                 offset: &self.offset,
+                taken: &self.taken,
             }
         }
     }
 
     #[test]
     fn no_message_and_no_end_is_missed() {
-        loom::model(|| {
+        // Three threads: without a bound it takes longer than anybody waits.
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
             let words = Arc::new(Words::default());
             let sender = thread::spawn({
                 let words = Arc::clone(&words);
-                move || words.slot().send(7)
+                move || {
+                    words.slot().send(7);
+                }
             });
             let closer = thread::spawn({
                 let words = Arc::clone(&words);

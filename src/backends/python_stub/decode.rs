@@ -6,7 +6,7 @@ use crate::hooks::Hooks;
 use crate::memory::StubMemory;
 use crate::object::{Object, Python, Raised};
 use crate::state::{self, malformed};
-use crate::{block, tensor, ticket};
+use crate::{block, request_handle, tensor};
 
 /// A message with the object of its block.
 struct Received {
@@ -78,8 +78,8 @@ fn request(
     let handle = py.unsigned(number)?;
     set(&names.handle, &handle)?;
     set(
-        &names.ticket,
-        &ticket::new(py, &state::types()?.ticket, number)?,
+        &names.request_handle,
+        &request_handle::new(py, &state::types()?.request_handle, number)?,
     )?;
     match reader.u32().map_err(&malformed)? {
         0 => {}

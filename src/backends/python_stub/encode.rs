@@ -1,19 +1,20 @@
 //! Objects of the interpreter's as messages to the backend.
 
+use conch_python_ipc::MESSAGE_BYTES_MAX;
 use conch_python_ipc::wire::{self, Correlation, MessageWriter, TensorPlace};
 
 use crate::hooks::Hooks;
 use crate::memory::{Part, StubMemory};
 use crate::object::{Object, Python, Raised};
+use crate::request_handle;
 use crate::state;
 use crate::tensor::{self, Tensor};
-use crate::ticket;
 
 /// Tensors that take up so many bytes are copied while other threads run.
 const DETACHED_BYTES: u64 = 64 << 10;
 
-/// `TRITONSERVER_REQUEST_RELEASE_ALL`
-const RELEASE_ALL: i64 = 1;
+/// `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`
+const RELEASE_RESCHEDULE: i64 = 2;
 
 /// A message whose tensors are collected on the way.
 struct TensorMessage<'m> {
@@ -158,6 +159,12 @@ pub(crate) fn write(
     message: &[u8],
     parts: &[Part],
 ) -> Result<u64, Raised> {
+    if message.len() as u64 > MESSAGE_BYTES_MAX {
+        return Err(py.raise_memory(&format!(
+            "a message has {} bytes beside its tensors, more than {MESSAGE_BYTES_MAX}",
+            message.len()
+        )));
+    }
     let bytes = parts.iter().filter_map(|part| part.room()).sum::<u64>();
     if bytes < DETACHED_BYTES
         && let Some(offset) = memory.write(message, parts)
@@ -182,7 +189,7 @@ pub(crate) fn reply(
 ) -> Result<(), Raised> {
     let hooks = state::hooks(py)?;
     let names = &hooks.names;
-    let ticket_type = &state::types()?.ticket;
+    let handle_type = &state::types()?.request_handle;
     let mut message = TensorMessage::new(memory, wire::REPLY);
     let count = py.len(requests)?;
     message.writer.u32(u32::try_from(count).unwrap_or(0));
@@ -191,12 +198,15 @@ pub(crate) fn reply(
     for index in 0..count {
         let (request, response) = (py.item(requests, index)?, py.item(responses, index)?);
         let flags = py.attribute(&request, &names.release_flags)?;
-        let is_again = py.i64_of(&flags)? != RELEASE_ALL;
+        let is_again = py.i64_of(&flags)? == RELEASE_RESCHEDULE;
         let sender = py.attribute(&request, &names.sender)?;
         if response.is_none() {
             match is_again {
                 true => {
                     message.writer.byte(wire::ROW_AGAIN);
+                    if !sender.is_none() {
+                        py.call(&hooks.settle, &py.tuple([request.clone()])?)?;
+                    }
                     answered.push((request, sender));
                 }
                 // Its sender answers it, or it is given up.
@@ -216,8 +226,8 @@ pub(crate) fn reply(
     let offset = message.write(py)?;
     for (request, sender) in &answered {
         if sender.is_none() {
-            let ticket = py.attribute(request, &names.ticket)?;
-            ticket::close_object(py, ticket_type, &ticket)?;
+            let request_handle = py.attribute(request, &names.request_handle)?;
+            request_handle::close_object(py, handle_type, &request_handle)?;
         } else {
             py.call_method(request, &names.close)?;
         }

@@ -22,6 +22,8 @@ pub(crate) struct Hooks {
     pub(crate) as_array: Object,
     /// Raises unless a response may answer a request.
     pub(crate) check: Object,
+    /// Has the server handle what was sent of a request before it is executed again.
+    pub(crate) settle: Object,
     /// What is raised for a tensor that cannot be sent.
     pub(crate) on_gpu: Object,
     pub(crate) no_arguments: Object,
@@ -46,7 +48,7 @@ macro_rules! names {
 
 names! {
     dtype c"dtype"
-    ticket c"_ticket"
+    request_handle c"_request_handle"
     handle c"_handle"
     id c"_id"
     correlation_id c"_correlation_id"
@@ -86,6 +88,7 @@ impl Hooks {
             prepare: entry(c"prepare")?,
             as_array: entry(c"as_array")?,
             check: entry(c"check")?,
+            settle: entry(c"settle")?,
             on_gpu: entry(c"on_gpu")?,
             no_arguments: py.tuple([])?,
             names: Names::new(py)?,

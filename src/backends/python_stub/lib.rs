@@ -13,9 +13,9 @@ mod hooks;
 mod memory;
 mod module;
 mod object;
+mod request_handle;
 mod state;
 mod tensor;
-mod ticket;
 mod types;
 
 use std::ffi::c_void;

@@ -90,7 +90,9 @@ impl StubMemory {
             let last = self.last_command.load(Ordering::Relaxed);
             let is_idle = self.blocks.is_trimmed();
             let timeout = (!is_idle).then_some(TRIM_PAUSE);
-            if let Some(message) = MessageSlot::of(&self.requests).wait(last, timeout, || false) {
+            let slot = MessageSlot::of(&self.requests);
+            if let Some(message) = slot.wait(last, timeout, || false) {
+                slot.take(message.sequence);
                 self.last_command.store(message.sequence, Ordering::Relaxed);
                 return message.offset;
             }

@@ -8,7 +8,7 @@ use crate::ffi::{self, MethodDefinition, Pointer};
 use crate::hooks::Hooks;
 use crate::object::{Object, Python, Raised};
 use crate::state::{self, Shared, Types, connected, result};
-use crate::{block, decode, encode, tensor, ticket, types};
+use crate::{block, decode, encode, request_handle, tensor, types};
 
 static MODULE: OnceLock<Shared<Object>> = OnceLock::new();
 
@@ -20,7 +20,7 @@ pub(crate) fn module(py: Python, head_bytes: usize) -> Result<Object, Raised> {
     types::set_head_bytes(head_bytes);
     let made = Types {
         block: block::make_type(py)?,
-        ticket: ticket::make_type(py)?,
+        request_handle: request_handle::make_type(py)?,
         tensor: tensor::make_type(py)?,
     };
     let module = py.dict()?;

@@ -31,7 +31,7 @@ unsafe impl<T> Sync for Shared<T> {}
 /// The types that this library makes.
 pub(crate) struct Types {
     pub(crate) block: Object,
-    pub(crate) ticket: Object,
+    pub(crate) request_handle: Object,
     pub(crate) tensor: Object,
 }
 

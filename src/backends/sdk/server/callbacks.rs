@@ -31,7 +31,11 @@ pub(super) unsafe extern "C" fn responded(
         };
         let response = response.map(ResponseHandle::into_response);
         if response.is_some() || is_final {
-            call.deliver(ServerDelivery { response, is_final });
+            call.deliver(ServerDelivery {
+                response,
+                is_final,
+                is_unsent: false,
+            });
         }
         Ok(())
     });

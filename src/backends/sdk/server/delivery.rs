@@ -14,14 +14,17 @@ pub struct ServerDelivery {
     pub response: Option<Result<ServerResponse, Error>>,
     /// Nothing follows.
     pub is_final: bool,
+    /// The server did not take the request: no model has seen it.
+    pub is_unsent: bool,
 }
 
 impl ServerDelivery {
-    /// An error that ends a call.
+    /// The error of a request that was not sent, which ends the call.
     pub(super) fn failure(error: Error) -> Self {
         ServerDelivery {
             response: Some(Err(error)),
             is_final: true,
+            is_unsent: true,
         }
     }
 }

@@ -2,17 +2,21 @@
 
 import itertools
 import json
+import os
 
 import numpy as np
 
 from triton_python_backend_utils import InferenceResponse, Tensor, TritonError, TritonModelException, _native, _types
+from triton_python_backend_utils._errors import valid_text
 
 
 class Connection:
     """The server that this process serves for. Any thread may call."""
 
-    def __init__(self, model_dir):
-        self.model_dir = model_dir
+    def __init__(self, start):
+        self.model_dir = os.path.dirname(start["model_path"])
+        # Of the instance, and of its model.
+        self.name, self._model_name = start["name"], start["model_name"]
         self.takes_calls = False
         # Of calls of decoupled models.
         self._numbers = itertools.count(1)
@@ -23,7 +27,7 @@ class Connection:
 
     def _ask(self, call, fields, tensors):
         try:
-            answer = _native.call(json.dumps({"k": call, **fields}), tensors)
+            answer = _native.call(_text(call, fields), tensors)
         except MemoryError as error:
             raise TritonModelException(str(error)) from None
         if answer is None:
@@ -36,12 +40,12 @@ class Connection:
     def drop(self, kind, handle):
         """Tells the server that an object is not used any more."""
         try:
-            _native.post(json.dumps({"k": "drop_" + kind, "h": handle}))
+            _native.post(_text("drop_" + kind, {"h": handle}))
         except Exception:  # noqa: BLE001 the server drops what is left when this process ends
             pass
 
     def log(self, level, file, line, message):
-        _native.post(json.dumps({"k": "log", "l": level, "f": file, "n": line, "m": message}))
+        _native.post(_text("log", {"l": level, "f": file, "n": line, "m": message}))
 
     def is_cancelled(self, handle):
         return self.ask("is_cancelled", h=handle)["v"]
@@ -57,6 +61,8 @@ class Connection:
         """Sends a request to another model: the response, or, if `decoupled`, the call."""
         if not self.takes_calls:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
+        # A request that the server sent may be sent on, to this same model.
+        request._model_name = request._model_name or self._model_name
         number = next(self._numbers) if decoupled else 0
         try:
             response = _native.infer(request, number)
@@ -72,10 +78,16 @@ class Connection:
             tensors.append(Tensor(str(path), content))
             fields["i"].append([str(path), _types.UINT8, content.shape, end, content.nbytes])
             end += (content.nbytes + 63) // 64 * 64
-        try:
-            self._ask("load", fields, tensors)
-        except TritonModelException as error:
-            raise TritonModelException(f"Failed to load model: {error}") from None
+        self._ask("load", fields, tensors)
+
+    def settle(self):
+        """Returns when the server has handled all that was posted before."""
+        self.ask("settle")
+
+
+def _text(kind, fields):
+    """A message. What JSON has no text for does not get into it."""
+    return valid_text(json.dumps({"k": kind, **fields}, ensure_ascii=False))
 
 
 def _failed(message):

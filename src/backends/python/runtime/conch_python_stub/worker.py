@@ -1,6 +1,9 @@
 """Commands of the backend, and the model that they are for."""
 
 import asyncio
+import atexit
+import contextlib
+import functools
 import importlib
 import json
 import os
@@ -9,24 +12,27 @@ import threading
 import traceback
 
 import triton_python_backend_utils as pb_utils
-from triton_python_backend_utils import InferenceRequest, TritonModelException, _link, _native
+from triton_python_backend_utils import InferenceRequest, InferenceResponse, TritonModelException, _link, _native
+from triton_python_backend_utils._errors import valid_text
 
 from . import process
 from .connection import Connection
 
 INTERNAL = 1
+# Folders whose lines are not told of in errors of models.
+OWN = tuple(os.path.dirname(os.path.abspath(file)) for file in (__file__, pb_utils.__file__))
 
 
 def _text_of(error):
     """An exception as clients are shown it, with where it came from."""
     if isinstance(error, ImportError):
         return process.import_failure(error)
-    if isinstance(error, TritonModelException):
-        return str(error)
     lines = traceback.extract_tb(error.__traceback__)
-    own = os.path.dirname(os.path.abspath(__file__))
-    places = [f"  {frame.filename}({frame.lineno}): {frame.name}" for frame in lines if not frame.filename.startswith(own)]
-    text = f"{type(error).__name__}: {error}"
+    places = [f"  {frame.filename}({frame.lineno}): {frame.name}" for frame in lines if not frame.filename.startswith(OWN)]
+    if not places and isinstance(error, TritonModelException):
+        # This program's own words.
+        return str(error)
+    text = valid_text(f"{type(error).__name__}: {error}")
     return text + "\n\nAt:\n" + "\n".join(reversed(places)) + "\n" if places else text
 
 
@@ -36,7 +42,7 @@ class Worker:
     def __init__(self, start):
         self._start, self._is_decoupled = start, start["decoupled"]
         self._model, self._loop, self._futures = None, None, set()
-        self._connection = Connection(os.path.dirname(start["model_path"]))
+        self._connection = Connection(start)
         _link.connect(self._connection)
         InferenceRequest._is_decoupled = self._is_decoupled
         # Some models import it by upstream's name.
@@ -60,7 +66,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 whatever it is, the backend waits for an answer
             traceback.print_exc()
             reply = {"e": [INTERNAL, _text_of(error)]}
-        _native.reply(json.dumps(reply))
+        self._reply(reply)
         if kind == "finalize":
             self._end()
 
@@ -131,9 +137,15 @@ class Worker:
                 request._close()
             if not isinstance(error, Exception):
                 raise
-            text = f"Failed to process the request(s) for model '{self._start['name']}', message: {_text_of(error)}"
+            text = self._failure(error)
             self._connection.log(2, __file__, 0, text)
-            _native.reply(json.dumps({"e": [INTERNAL, text]}))
+            self._settle(requests)
+            self._reply({"e": [INTERNAL, text]})
+
+    def _settle(self, requests):
+        """Has the server handle what senders posted before it reads the reply: it answers requests for good."""
+        if any(request._sender is not None and request._sender._count for request in requests):
+            self._connection.settle()
 
     def _call_model(self, requests):
         execute = getattr(self._model, "execute", None)
@@ -147,21 +159,31 @@ class Worker:
             return future.result()
         # It goes on while the next requests are executed.
         self._futures.add(future)
-        future.add_done_callback(self._report)
+        future.add_done_callback(functools.partial(self._report, requests))
         return None
 
     def _event_loop(self):
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
         return self._loop
 
-    def _report(self, future):
+    def _report(self, requests, future):
+        """Logs how a coroutine failed, and ends what it left without an end."""
         self._futures.discard(future)
-        if not future.cancelled() and future.exception() is not None:
-            error = future.exception()
-            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            self._connection.log(2, __file__, 0, text)
+        if future.cancelled() or future.exception() is None:
+            return
+        error = future.exception()
+        self._connection.log(2, __file__, 0, "".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        answer = InferenceResponse(error=pb_utils.TritonError(self._failure(error)))
+        for request in requests:
+            # Another thread may end it meanwhile.
+            with contextlib.suppress(TritonModelException):
+                request.get_response_sender().send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _failure(self, error):
+        return f"Failed to process the request(s) for model '{self._start['name']}', message: {_text_of(error)}"
 
     def _checked(self, requests, returned):
         """A list of what `execute` returned, one for each request. Raises if it is not what the model is to return."""
@@ -177,6 +199,10 @@ class Worker:
                 f"{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n")
         return returned
 
+    @staticmethod
+    def _reply(reply):
+        _native.reply(valid_text(json.dumps(reply, ensure_ascii=False)))
+
     def _finalize(self, _message):
         self._connection.takes_calls = False
         if self._loop is not None:
@@ -187,8 +213,10 @@ class Worker:
 
     def _end(self):
         self._model = None
+        # What the model and its libraries registered to run at exit: they remove their files and end their processes. Threads of the model's
+        # own hold nothing up. The backend kills a process that takes too long.
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        # Threads of the model's own, and what its libraries do at exit, hold nothing up: the backend waits for the process.
         os._exit(0)
 

@@ -7,7 +7,21 @@ class TritonModelException(Exception):
     """Raised by the functions of this package."""
 
 
-class _ErrorCode(enum.IntEnum):
+class NamedNumber(enum.IntEnum):
+    """A number that is shown by its name, on every version of Python."""
+
+    def __str__(self):
+        return f"{type(self).__name__}.{self.name}"
+
+    __format__ = enum.Enum.__format__
+
+
+def valid_text(text):
+    """The text without surrogates on their own, such as names of files may have: no message can carry them."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+class _ErrorCode(NamedNumber):
     """The server's codes."""
 
     UNKNOWN = 0
@@ -18,6 +32,10 @@ class _ErrorCode(enum.IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+
+
+# As upstream's is shown.
+_ErrorCode.__name__ = "__ErrorCode"
 
 
 class TritonError:
@@ -37,7 +55,7 @@ class TritonError:
     def __init__(self, message, code=_ErrorCode.INTERNAL):
         if not isinstance(message, str):
             raise TypeError(f"the message of a TritonError is a str, got {type(message).__name__}")
-        self._message = message
+        self._message = valid_text(message)
         self._code = _ErrorCode(code)
 
     def code(self):

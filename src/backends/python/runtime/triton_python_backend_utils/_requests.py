@@ -1,11 +1,10 @@
 """Requests: those that a model is given, and those that it sends to other models."""
 
 import asyncio
-import enum
 import threading
 
 from . import _link
-from ._errors import TritonModelException
+from ._errors import NamedNumber, TritonModelException
 from ._responses import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender, parameters_json
 from ._tensor import Tensor
 
@@ -15,7 +14,7 @@ TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
 
-class MemoryType(enum.IntEnum):
+class MemoryType(NamedNumber):
     TRITONSERVER_MEMORY_CPU = 0
     TRITONSERVER_MEMORY_GPU = 2
 
@@ -42,12 +41,19 @@ class InferenceTrace:
         return self._context or None
 
 
+def _unsigned(name, value, bits):
+    value = int(value)
+    if not 0 <= value < 1 << bits:
+        raise TypeError(f"{name} is an unsigned number of {bits} bits, got {value}")
+    return value
+
+
 class InferenceRequest:
     """One request."""
 
     # What a request has that the server sent, unless it says otherwise.
     _handle, _id, _correlation_id, _model_name, _model_version, _flags, _timeout, _priority = 0, "", 0, "", -1, 0, 0, 0
-    _preferred, _trace, _parameters, _sender, _ticket = None, InferenceTrace(), "", None, None
+    _preferred, _trace, _parameters, _sender, _request_handle = None, InferenceTrace(), "", None, None
     _release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
     # Of the model that this process serves.
     _is_decoupled = False
@@ -56,8 +62,10 @@ class InferenceRequest:
                  timeout=0, preferred_memory=None, trace=None, parameters=None, priority=0):
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError("InferenceRequest needs inputs, requested_output_names and model_name")
-        if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+        if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
+        if not isinstance(correlation_id, str):
+            correlation_id = _unsigned("correlation_id", correlation_id, 64)
         inputs, names = list(inputs), list(requested_output_names)
         for tensor in inputs:
             if tensor is None:
@@ -69,15 +77,16 @@ class InferenceRequest:
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be empty.")
         self._id, self._correlation_id, self._inputs = str(request_id), correlation_id, inputs
         self._outputs, self._model_name, self._model_version = list(dict.fromkeys(names)), str(model_name), int(model_version)
-        self._flags, self._timeout, self._priority, self._preferred = int(flags), int(timeout), int(priority), preferred_memory
+        self._flags, self._timeout = _unsigned("flags", flags, 32), _unsigned("timeout", timeout, 64)
+        self._priority, self._preferred = _unsigned("priority", priority, 64), preferred_memory
         if trace is not None:
             self._trace = trace
         self._parameters = parameters_json(parameters)
 
     def _close(self):
         """The server has, or makes, the final response."""
-        if self._ticket is not None:
-            self._ticket.close()
+        if self._request_handle is not None:
+            self._request_handle.close()
         if self._sender is not None:
             self._sender._close()
 
@@ -94,7 +103,7 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags):
-        self._flags = int(flags)
+        self._flags = _unsigned("flags", flags, 32)
 
     def timeout(self):
         """In microseconds; 0: none."""
@@ -108,26 +117,24 @@ class InferenceRequest:
         return self._parameters or "{}"
 
     def requested_output_names(self):
-        return self._outputs
+        return set(self._outputs)
 
     def trace(self):
         return self._trace
 
     def set_release_flags(self, flags):
-        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
-            raise TritonModelException(f"Invalid flags. Supported release flags are TRITONSERVER_REQUEST_RELEASE_ALL and "
-                                       f"TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, got {flags}.")
-        self._release_flags = flags
+        """Has the request executed again (RESCHEDULE) when its response in the list that `execute` returns is None."""
+        self._release_flags = _unsigned("flags", flags, 32)
 
     def get_response_sender(self):
-        if self._ticket is None:
-            raise TritonModelException("Only requests that the server sent have a response sender.")
         if self._sender is None:
-            self._sender = InferenceResponseSender(self, self._is_decoupled, not self._ticket.is_open)
+            self._sender = InferenceResponseSender(self, self._is_decoupled, self._request_handle is None or not self._request_handle.is_open)
         return self._sender
 
     def is_cancelled(self):
         """Whether the client gave up."""
+        if not self._handle:
+            raise TritonModelException("Cannot determine request cancellation")
         return _link.connection().is_cancelled(self._handle)
 
     def exec(self, decoupled=False):
@@ -149,6 +156,13 @@ def check_response(request, response):
         raise TritonModelException(f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'.")
     if request._sender is not None:
         request._sender._count_one(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def settle(request):
+    """Has the server handle what was sent of a request before it is executed again, when nothing more may be sent."""
+    request._close()
+    if request._sender._count:
+        _link.connection().settle()
 
 
 class ResponseIterator:

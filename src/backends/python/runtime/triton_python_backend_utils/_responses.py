@@ -1,10 +1,11 @@
 """Responses, and the right to send them."""
 
 import json
+import math
 import threading
 
 from . import _link
-from ._errors import TritonError, TritonModelException
+from ._errors import TritonError, TritonModelException, valid_text
 from ._tensor import Tensor
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
@@ -21,7 +22,9 @@ def parameters_json(parameters):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, (bool, int, str, float)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return json.dumps(parameters) if parameters else ""
+        if isinstance(value, int) and not -1 << 63 <= value < 1 << 63 or isinstance(value, float) and not math.isfinite(value):
+            raise TritonModelException(f"The parameter '{key}' is {value}, which no message can carry")
+    return valid_text(json.dumps(parameters, ensure_ascii=False)) if parameters else ""
 
 
 class InferenceResponse:
@@ -74,6 +77,9 @@ class InferenceResponseSender:
         _link.connection().send(self._request, response, flags)
 
     def _count_one(self, response, flags):
+        if not self._request._handle:
+            raise TritonModelException(
+                "Unable to send response. Response sender has no reference to the decoupled state of the model.")
         with self._lock:
             if not self._is_decoupled:
                 if response is not None and self._count > 0:
@@ -85,7 +91,7 @@ class InferenceResponseSender:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
             if flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL:
                 self._is_closed = True
-                self._request._ticket.close()
+                self._request._request_handle.close()
             self._count += 1
 
     def _close(self):

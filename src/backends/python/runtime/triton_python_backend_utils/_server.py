@@ -1,14 +1,15 @@
 """What a model may ask of the server that is no request: log lines, metrics, other models."""
 
-import enum
 import json
+import math
 import sys
+import weakref
 
 from . import _link
-from ._errors import TritonModelException
+from ._errors import NamedNumber, TritonModelException
 
 
-class LogLevel(enum.IntEnum):
+class LogLevel(NamedNumber):
     INFO = 0
     WARNING = 1
     ERROR = 2
@@ -47,40 +48,51 @@ class Logger:
         Logger._write(LogLevel.VERBOSE, message)
 
 
-class MetricKind(enum.IntEnum):
+class MetricKind(NamedNumber):
     COUNTER = 0
     GAUGE = 1
     HISTOGRAM = 2
 
 
 def _ask(prefix, call, **fields):
+    connection = _link.connection()
     try:
-        return _link.connection().ask(call, **fields)
+        return connection.ask(call, **fields)
     except TritonModelException as error:
-        raise TritonModelException(f"{prefix}: {error}") from None
+        raise TritonModelException(f"{prefix}: Failed to process the request for model '{connection.name}', message: {error}") from None
+
+
+def _number(value):
+    """As a message carries it: JSON has no infinities."""
+    value = float(value)
+    return value if math.isfinite(value) else repr(value)
 
 
 class Metric:
-    """One value of a family."""
+    """One value of a family. It lives as long as the family, whether the model keeps it or asks for it again."""
 
     def __init__(self, family, handle):
-        # The server wants a family to live longer than its metrics.
-        self._family, self._handle = family, handle
+        self._family, self._handle = weakref.ref(family), handle
+
+    def _operate(self, what, op, value):
+        prefix = f"Failed to {what} metric value"
+        if self._family() is None:
+            raise TritonModelException(
+                f"{prefix}: Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
+                f"be deleted AFTER its corresponding 'Metric' objects have been deleted.")
+        return _ask(prefix, "metric", h=self._handle, op=op, v=_number(value))
 
     def increment(self, value):
-        _ask("Failed to increment metric value", "metric", h=self._handle, op="increment", v=float(value))
+        self._operate("increment", "increment", value)
 
     def set(self, value):
-        _ask("Failed to set metric value", "metric", h=self._handle, op="set", v=float(value))
+        self._operate("set", "set", value)
 
     def observe(self, value):
-        _ask("Failed to observe metric value", "metric", h=self._handle, op="observe", v=float(value))
+        self._operate("observe", "observe", value)
 
     def value(self):
-        return _ask("Failed to get metric value", "metric", h=self._handle, op="value", v=0.0)["v"]
-
-    def __del__(self):
-        _link.connection().drop("metric", self._handle)
+        return float(self._operate("get", "value", 0.0)["v"])
 
 
 class MetricFamily:
@@ -89,7 +101,7 @@ class MetricFamily:
     COUNTER, GAUGE, HISTOGRAM = MetricKind
 
     def __init__(self, name, description, kind):
-        self._handle = None
+        self._handle, self._metrics = None, {}
         self._kind = MetricKind(kind)
         made = _ask("Error when creating MetricFamily", "family", name=str(name), text=str(description), kind=int(self._kind))
         self._handle = made["h"]
@@ -105,8 +117,13 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
         # As text, which is what labels are.
         texts = {str(key): value if isinstance(value, str) else json.dumps(value) for key, value in (labels or {}).items()}
-        made = _ask("Error when creating Metric", "new_metric", h=self._handle, labels=texts, buckets=[float(edge) for edge in buckets or ()])
-        return Metric(self, made["h"])
+        edges = [_number(edge) for edge in buckets or ()]
+        key = (frozenset(texts.items()), tuple(edges))
+        metric = self._metrics.get(key)
+        if metric is None:
+            made = _ask("Error when creating Metric", "new_metric", h=self._handle, labels=texts, buckets=edges)
+            metric = self._metrics.setdefault(key, Metric(self, made["h"]))
+        return metric
 
     def __del__(self):
         if self._handle is not None:
@@ -117,7 +134,11 @@ def load_model(model_name, config="", files=None):
     """Loads a model; blocks until it is ready. `files` are bytes by path, beginning with `file:`."""
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents")
-    _link.connection().load_model(str(model_name), config or "", files or {})
+    connection = _link.connection()
+    try:
+        connection.load_model(str(model_name), config or "", files or {})
+    except TritonModelException as error:
+        raise TritonModelException(f"Failed to load model: Failed to process the request for model '{connection.name}', message: {error}") from None
 
 
 def unload_model(model_name, unload_dependents=False):

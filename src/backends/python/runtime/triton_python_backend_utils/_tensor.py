@@ -22,7 +22,7 @@ class _Memory:
 class Tensor(_native.TensorBase):
     """A named tensor: of a numpy array, of another framework's tensor, or of a request."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     @classmethod
     def _at(cls, name, number, shape, address, byte_size, owner, device=(_dlpack.CPU, 0)):
@@ -51,7 +51,7 @@ class Tensor(_native.TensorBase):
         """A capsule that another framework may take; the memory is shared."""
         return _dlpack.export(self._address, self._shape, self._number, self._device, self)
 
-    def __dlpack__(self, *, stream=None, **_):
+    def __dlpack__(self, stream=None, **_):
         # No work on the tensor is under way, so there is no stream to wait for.
         return self.to_dlpack()
 
@@ -94,11 +94,9 @@ def _prepare(name, numpy_array):
         raise TritonModelException("Tensor name cannot be an empty string.")
     number = _types.numpy_to_triton_type(numpy_array.dtype)
     if number is None:
-        raise TritonModelException(f"Tensor '{name}' has the type {numpy_array.dtype}, which no tensor can have.")
+        raise TritonModelException("NumPy dtype is not supported.")
     if not numpy_array.flags.c_contiguous:
         numpy_array = np.ascontiguousarray(numpy_array)
-    if not numpy_array.dtype.isnative:
-        numpy_array = numpy_array.astype(numpy_array.dtype.newbyteorder("="))
     encoded = numpy_array
     if number == _types.BYTES:
         encoded = np.frombuffer(_types.serialize_byte_tensor(numpy_array) or b"", np.uint8)

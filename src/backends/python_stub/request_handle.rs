@@ -8,19 +8,19 @@ use crate::state::stub;
 use crate::types::{self, TypeParts};
 
 /// Of one request that the server sent.
-pub(crate) struct Ticket {
+pub(crate) struct RequestHandle {
     number: u64,
     is_open: AtomicBool,
 }
 
-impl Ticket {
+impl RequestHandle {
     /// The server has, or makes, the final response.
     pub(crate) fn close(&self) {
         self.is_open.store(false, Ordering::Relaxed);
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestHandle {
     fn drop(&mut self) {
         if !self.is_open.load(Ordering::Relaxed) {
             return;
@@ -35,10 +35,10 @@ impl Drop for Ticket {
 }
 
 pub(crate) fn make_type(py: Python) -> Result<Object, Raised> {
-    types::make::<Ticket>(
+    types::make::<RequestHandle>(
         py,
         TypeParts {
-            name: c"conch_python_stub.Ticket",
+            name: c"conch_python_stub.RequestHandle",
             slots: vec![
                 types::methods(vec![types::method(c"close", close)]),
                 types::getters(&[(c"is_open", is_open)]),
@@ -48,19 +48,19 @@ pub(crate) fn make_type(py: Python) -> Result<Object, Raised> {
 }
 
 pub(crate) fn new(py: Python, kind: &Object, number: u64) -> Result<Object, Raised> {
-    let ticket = Ticket {
+    let request_handle = RequestHandle {
         number,
         is_open: AtomicBool::new(true),
     };
     // SAFETY: the type is that of `make_type`.
-    unsafe { types::instance(py, kind.pointer(), ticket) }
+    unsafe { types::instance(py, kind.pointer(), request_handle) }
 }
 
-/// Closes a ticket.
+/// Closes a handle.
 pub(crate) fn close_object(py: Python, kind: &Object, object: &Object) -> Result<(), Raised> {
     if py.is_instance(object, kind)? {
         // SAFETY: just checked.
-        unsafe { types::value::<Ticket>(object.pointer()) }.close();
+        unsafe { types::value::<RequestHandle>(object.pointer()) }.close();
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ pub(crate) fn close_object(py: Python, kind: &Object, object: &Object) -> Result
 unsafe extern "C" fn close(this: Pointer, _: *const Pointer, _: isize) -> Pointer {
     // SAFETY: a method of the type; the thread is attached.
     let py = unsafe {
-        types::value::<Ticket>(this).close();
+        types::value::<RequestHandle>(this).close();
         Python::attached()
     };
     py.none().into_pointer()
@@ -76,7 +76,7 @@ unsafe extern "C" fn close(this: Pointer, _: *const Pointer, _: isize) -> Pointe
 
 unsafe extern "C" fn is_open(this: Pointer, _: *mut std::ffi::c_void) -> Pointer {
     // SAFETY: as above.
-    let (py, ticket) = unsafe { (Python::attached(), types::value::<Ticket>(this)) };
-    py.flag(ticket.is_open.load(Ordering::Relaxed))
+    let (py, request_handle) = unsafe { (Python::attached(), types::value::<RequestHandle>(this)) };
+    py.flag(request_handle.is_open.load(Ordering::Relaxed))
         .into_pointer()
 }
