@@ -1,8 +1,8 @@
 //! Requests of a model to other models of the server.
 //!
-//! Inputs are read where they lie in the stub's segment, and outputs are written into ours: each is
-//! copied once, by the called model. A block of inputs goes back to the stub when the server has
-//! released the request, whether its response came before or after.
+//! Inputs are read where they lie in the stub's segment (but for texts), and outputs are written
+//! into ours: each is copied once, by the called model. A block of inputs goes back to the stub
+//! when the server has released the request, whether its response came before or after.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::call_text::{CallText, error_number};
 use crate::child_request::InferMessage;
+use crate::decode::check_sum;
 use crate::encode::parameter;
 use crate::process::{Reply, StubProcess};
 use crate::shared_tensor;
@@ -251,6 +252,10 @@ impl Children {
         request.set_output_memory(Arc::new(SegmentMemory {
             process: Arc::clone(process),
         }));
+        check_sum(
+            call.inputs.iter().map(|row| row.bytes),
+            &process.responses,
+        )?;
         for row in &call.inputs {
             let name = row.name;
             let wrong = || Error::invalid(format!("input '{name}' is no tensor"));
@@ -259,8 +264,18 @@ impl Children {
                 return Err(wrong());
             };
             let at = block.tensors_at.checked_add(offset).ok_or_else(wrong)?;
-            let owner = Arc::clone(block) as _;
-            let memory = shared_tensor::memory(&process.responses, at, row.bytes, owner);
+            let memory = match data_type.element_bytes() {
+                Some(_) => {
+                    let owner = Arc::clone(block) as _;
+                    shared_tensor::memory(&process.responses, at, row.bytes, owner)
+                }
+                // Whoever reads texts trusts their lengths after a look at them: the stub could
+                // change them meanwhile.
+                None => process
+                    .responses
+                    .read(at, row.bytes)
+                    .map(TensorMemory::from),
+            };
             let shape: Vec<i64> = row.dims.iter().collect();
             let name = CString::new(name).map_err(|_| wrong())?;
             request.add_input(&name, data_type, &shape, memory.ok_or_else(wrong)?);

@@ -13,6 +13,7 @@ mod hooks;
 mod memory;
 mod module;
 mod object;
+mod parent;
 mod request_handle;
 mod state;
 mod tensor;
@@ -35,6 +36,12 @@ pub unsafe extern "C" fn conch_stub_open(requests: RawFd, responses: RawFd) -> i
     let [requests, responses] = files;
     let is_open = StubMemory::open(requests, responses).is_ok_and(state::connect);
     i32::from(!is_open)
+}
+
+/// Has this process, and its group, end with the process `parent`. Not 0 if that has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn conch_stub_follow(parent: i32) -> i32 {
+    i32::from(!parent::follow(parent))
 }
 
 /// The dict of functions and types; a new reference. `head_bytes` is `object.__basicsize__`.

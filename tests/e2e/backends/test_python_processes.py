@@ -1,7 +1,9 @@
 """Processes that models in Python start, and what they leave: `multiprocessing` in its three ways, programs, and what runs at exit."""
 
+import os
 import pathlib
 import re
+import signal
 import unittest
 
 import tritonclient.grpc as grpcclient
@@ -102,6 +104,26 @@ class Processes(OwnCase):
                 self.server.wait_for_text(f"{way}_0_0: at exit of {way}")
                 until_equal(lambda folder=folder: list(folder.glob("tmp*")), [], "temporary folders of the model")
                 self.assertEqual(self.server.post_json(f"/v2/repository/models/{way}/load", {})[0], 200)
+
+
+@conch_only
+@needs_library("python")
+class Killed(OwnCase):
+    """A server that has no time to end anything."""
+
+    models = staticmethod(Processes.models)
+    below = Processes.below
+
+    def test_nothing_outlives_a_killed_server(self):
+        processes = self.below(self.server.pid)
+        # A stub, one of the pool, the daemon and the program of each, at least.
+        self.assertGreaterEqual(len(processes), 4 * len(WAYS))
+        os.kill(self.server.pid, signal.SIGKILL)
+        until_equal(lambda: {pid for pid in processes if is_alive(pid)}, set(), "the processes that outlive the server", 60)
+
+    @classmethod
+    def tearDownClass(cls):
+        """The test has killed the server."""
 
 
 def is_alive(pid):

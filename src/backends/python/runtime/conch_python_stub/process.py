@@ -6,12 +6,11 @@ import ctypes
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
 import traceback
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_NAME = 15
 
 
 def _receive_start():
@@ -33,19 +32,12 @@ def _receive_start():
     return start, files[0], files[1]
 
 
-def _follow_parent(parent):
-    """Has the kernel end this process with the backend's."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-    libc.prctl(_PR_SET_NAME, b"conch_python", 0, 0, 0)
-
-
 def main():
     start, requests_file, responses_file = _receive_start()
-    _follow_parent(start["parent"])
     library = ctypes.PyDLL(start["library"])
+    if library.conch_stub_follow(start["parent"]):
+        os._exit(1)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"conch_python", 0, 0, 0)
     library.conch_stub_module.restype = ctypes.py_object
     library.conch_stub_module.argtypes = [ctypes.c_size_t]
     if library.conch_stub_open(requests_file, responses_file):
