@@ -118,7 +118,8 @@ impl Shard {
             deadline_ns: deadline_ns.unwrap_or(0),
         };
         let is_courteous = self.yield_policy.wish();
-        if is_courteous {
+        let is_awaited = self.reply_wait.wish(self.is_alone());
+        if is_courteous || is_awaited {
             // The pump looks at the end of this turn, whoever notifies.
             self.link.disarm();
             self.wake_pump();

@@ -15,6 +15,7 @@ mod in_flight;
 mod inference;
 pub(crate) mod link;
 pub(crate) mod offload;
+mod reply_wait;
 mod response;
 mod shares;
 mod slab;

@@ -14,8 +14,9 @@ use glommio::Task;
 use super::connections::ConnectionTable;
 use super::drain::{DrainFuture, DrainSignal};
 use super::in_flight::InFlight;
-use super::link::ShardHandle;
+use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
+use super::reply_wait::ReplyWait;
 use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
@@ -40,6 +41,7 @@ pub struct Shard {
     pub(super) link: Arc<ShardHandle>,
     pub(super) completion: Arc<dyn Completion>,
     pub(super) yield_policy: YieldPolicy,
+    pub(super) reply_wait: ReplyWait,
     pub(super) pump_waker: RefCell<Option<Waker>>,
     pub(super) drain: DrainSignal,
     pub(super) offload: Offload,
@@ -83,6 +85,7 @@ impl Shard {
             tasks: RefCell::new(Slab::new()),
             completion,
             yield_policy: YieldPolicy::new(!options.shards_spin),
+            reply_wait: ReplyWait::new(!options.shards_spin),
             pump_waker: RefCell::new(None),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),
@@ -95,6 +98,13 @@ impl Shard {
             orders,
             link,
         })
+    }
+
+    /// Whether the shard has one connection, of HTTP, and one request in flight.
+    pub(super) fn is_alone(&self) -> bool {
+        self.in_flight.borrow().len() == 1
+            && self.link.connection_count() == 1
+            && self.link.connection_count_of(Protocol::Http) == 1
     }
 
     /// Begins to drain.

@@ -205,7 +205,10 @@ impl Shard {
                 let messages = receiver.take();
                 (!messages.is_empty()).then_some(messages)
             });
-            *taken = match offered {
+            if offered.is_some() {
+                self.reply_wait.withdraw();
+            }
+            *taken = match offered.or_else(|| self.reply_wait.wait(receiver)) {
                 Some(messages) => messages,
                 None => std::task::ready!(receiver.poll_take(context)),
             };
