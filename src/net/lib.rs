@@ -17,5 +17,5 @@ pub mod uring;
 pub use listener::Listener;
 pub use socket::{
     abort, adopt, finish_sending, is_reset, peer_address, receive, send_vectored, set_nodelay,
-    stop_receiving, stop_transfer,
+    stop_receiving, stop_transfer, wait_readable,
 };

@@ -108,6 +108,16 @@ pub fn is_reset(socket: RawFd) -> bool {
     count == Ok(1) && entries[0].revents().intersects(ends)
 }
 
+/// Blocks until there is something to receive, be it the end or an error, at most for `limit`.
+/// Whether there is.
+pub fn wait_readable(socket: RawFd, limit: Duration) -> bool {
+    let Ok(limit) = Timespec::try_from(limit) else {
+        return false;
+    };
+    let mut entries = [PollFd::from_borrowed_fd(borrow(&socket), PollFlags::IN)];
+    rustix::event::poll(&mut entries, Some(&limit)) == Ok(1)
+}
+
 /// Ends the connection in both directions; pending reads and writes return at once.
 pub fn stop_transfer(socket: RawFd) {
     let _ = rustix::net::shutdown(borrow(&socket), Shutdown::Both);

@@ -118,7 +118,9 @@ impl Shard {
             deadline_ns: deadline_ns.unwrap_or(0),
         };
         let is_courteous = self.yield_policy.wish();
-        let is_awaited = self.reply_wait.wish(self.is_alone());
+        let is_awaited = self
+            .brief_wait
+            .expect_reply(deadline_ns.is_none() && self.is_alone(1));
         if is_courteous || is_awaited {
             // The pump looks at the end of this turn, whoever notifies.
             self.link.disarm();

@@ -7,6 +7,7 @@
 //! executor), every task's handle kept (futures pending at the end are never dropped otherwise),
 //! and no borrow of shard state across a spawn, which polls the new task at once.
 
+mod brief_wait;
 mod connection_guard;
 mod connections;
 mod drain;
@@ -15,7 +16,6 @@ mod in_flight;
 mod inference;
 pub(crate) mod link;
 pub(crate) mod offload;
-mod reply_wait;
 mod response;
 mod shares;
 mod slab;

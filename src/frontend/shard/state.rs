@@ -1,6 +1,7 @@
 //! The state of a shard.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -11,12 +12,12 @@ use conch_engine::model::registry::RegistryReader;
 use conch_memory::{Budget, Pool};
 use glommio::Task;
 
+use super::brief_wait::BriefWait;
 use super::connections::ConnectionTable;
 use super::drain::{DrainFuture, DrainSignal};
 use super::in_flight::InFlight;
 use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
-use super::reply_wait::ReplyWait;
 use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
@@ -41,7 +42,7 @@ pub struct Shard {
     pub(super) link: Arc<ShardHandle>,
     pub(super) completion: Arc<dyn Completion>,
     pub(super) yield_policy: YieldPolicy,
-    pub(super) reply_wait: ReplyWait,
+    pub(super) brief_wait: BriefWait,
     pub(super) pump_waker: RefCell<Option<Waker>>,
     pub(super) drain: DrainSignal,
     pub(super) offload: Offload,
@@ -85,7 +86,7 @@ impl Shard {
             tasks: RefCell::new(Slab::new()),
             completion,
             yield_policy: YieldPolicy::new(!options.shards_spin),
-            reply_wait: ReplyWait::new(!options.shards_spin),
+            brief_wait: BriefWait::new(!options.shards_spin),
             pump_waker: RefCell::new(None),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),
@@ -100,9 +101,15 @@ impl Shard {
         })
     }
 
-    /// Whether the shard has one connection, of HTTP, and one request in flight.
-    pub(super) fn is_alone(&self) -> bool {
-        self.in_flight.borrow().len() == 1
+    /// Blocks shortly until the client of `socket` sends something, where the shard has nothing else
+    /// to wait for; see [`BriefWait`]. Whether there is something to receive.
+    pub(crate) fn wait_for_request(&self, socket: RawFd) -> bool {
+        self.brief_wait.wait_for_request(self.is_alone(0), socket)
+    }
+
+    /// Whether the shard has one connection, of HTTP, and so many requests in flight.
+    pub(super) fn is_alone(&self, in_flight_count: usize) -> bool {
+        self.in_flight.borrow().len() == in_flight_count
             && self.link.connection_count() == 1
             && self.link.connection_count_of(Protocol::Http) == 1
     }

@@ -43,6 +43,15 @@ impl ShardStream {
         Pin::new(&mut self.inner).poll_read(context, target)
     }
 
+    /// Receives into `target` what has arrived; none if nothing has.
+    pub fn receive_now(&mut self, target: &mut [u8]) -> Option<io::Result<usize>> {
+        let mut target = target;
+        match conch_net::receive(self.socket, &mut target) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            outcome => Some(outcome),
+        }
+    }
+
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,

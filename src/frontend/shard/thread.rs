@@ -206,9 +206,9 @@ impl Shard {
                 (!messages.is_empty()).then_some(messages)
             });
             if offered.is_some() {
-                self.reply_wait.withdraw();
+                self.brief_wait.forget_reply();
             }
-            *taken = match offered.or_else(|| self.reply_wait.wait(receiver)) {
+            *taken = match offered.or_else(|| self.brief_wait.wait_for_reply(receiver)) {
                 Some(messages) => messages,
                 None => std::task::ready!(receiver.poll_take(context)),
             };

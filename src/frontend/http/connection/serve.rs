@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use conch_engine::Error;
 
@@ -301,8 +302,15 @@ impl HttpConnection {
     async fn receive_head(&mut self) -> Result<usize, ConnectionClosed> {
         let (shard, stream) = (&*self.shard, &mut self.stream);
         let (input, out, scratch) = (&mut self.input, &mut self.out, &mut self.scratch);
+        let mut is_first_look = input.is_empty();
         let count = std::future::poll_fn(|context| {
             let room = input.room_mut(shard.options.http_head_bytes_max, &shard.spares);
+            if std::mem::take(&mut is_first_look)
+                && shard.wait_for_request(stream.socket())
+                && let Some(outcome) = stream.receive_now(room)
+            {
+                return Poll::Ready(outcome);
+            }
             let outcome = stream.poll_receive(context, room);
             if outcome.is_pending() {
                 self.turn.begin();

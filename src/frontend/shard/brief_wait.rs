@@ -1,0 +1,247 @@
+//! Short waits of a shard outside of its executor.
+//!
+//! The way into the executor's sleep and out of it takes five system calls, as it sleeps on several
+//! rings and arms timers. A shard with one connection of HTTP/1 has only one thing to wait for at
+//! any time: the reply to the one request in flight, or the next request. Everything else that may
+//! come (new connections, heartbeats, drain) comes through the mailbox. Such a shard blocks on the
+//! mailbox, or on the socket, for a short time: one system call instead of five.
+//!
+//! A wait lasts [`WAIT_NS_MAX`] at most, and the mailbox is looked at between two waits: so late may
+//! a message of another thread be handled, or the end of the connection be noticed. No wait begins
+//! after [`BEGIN_NS_MAX`] of a turn: so late may a timer fire, and the only ones that run then are
+//! those of idle connections. Requests with a deadline are not waited for. Where clients or models
+//! take longer than a wait, waits are in vain, so each failure makes the next ones rarer by four,
+//! each success more frequent by two.
+
+use std::cell::Cell;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use conch_engine::clock;
+use conch_sync::{Messages, Receiver};
+
+/// The longest wait.
+const WAIT_NS_MAX: u64 = 250_000;
+/// After this part of a turn no wait begins.
+const BEGIN_NS_MAX: u64 = 2_000_000;
+/// Occasions without a wait after failures, at most: 250 us in 4,096 requests.
+const PENALTY_MAX: u32 = 1 << 12;
+
+/// When a shard waits outside of its executor. One per shard.
+pub(crate) struct BriefWait {
+    is_enabled: bool,
+    /// When the first wait of the turn began; 0 before it.
+    turn_begin_ns: Cell<u64>,
+    awaits_reply: Cell<bool>,
+    replies: Frequency,
+    requests: Frequency,
+}
+
+/// How often waits are tried, as far as they brought something.
+#[derive(Default)]
+struct Frequency {
+    skip_count: Cell<u32>,
+    penalty: Cell<u32>,
+}
+
+impl BriefWait {
+    pub(super) fn new(is_enabled: bool) -> BriefWait {
+        BriefWait {
+            is_enabled,
+            turn_begin_ns: Cell::new(0),
+            awaits_reply: Cell::new(false),
+            replies: Frequency::default(),
+            requests: Frequency::default(),
+        }
+    }
+
+    /// A request is about to be submitted, the only one of the only connection if `is_alone`:
+    /// whether the shard is to wait for its reply by [`BriefWait::wait_for_reply`].
+    pub(super) fn expect_reply(&self, is_alone: bool) -> bool {
+        let awaits = self.is_enabled && is_alone && self.replies.is_due() && self.may_begin();
+        self.awaits_reply.set(awaits);
+        awaits
+    }
+
+    /// Something else brought messages.
+    pub(super) fn forget_reply(&self) {
+        self.awaits_reply.set(false);
+    }
+
+    /// Blocks until messages come, if a reply is expected; none after the longest wait.
+    pub(super) fn wait_for_reply<T: Send>(
+        &self,
+        receiver: &mut Receiver<T>,
+    ) -> Option<Messages<T>> {
+        if !self.awaits_reply.take() {
+            return None;
+        }
+        let messages = wait_on_thread(receiver, Duration::from_nanos(WAIT_NS_MAX));
+        self.replies.learn(messages.is_some());
+        messages
+    }
+
+    /// Blocks until the client of the only connection sends something, or ends it; false after the
+    /// longest wait, or if there is none now. `is_alone`: no request is in flight, and there is no
+    /// other connection.
+    pub(super) fn wait_for_request(&self, is_alone: bool, socket: RawFd) -> bool {
+        if !(self.is_enabled && is_alone && self.requests.is_due() && self.may_begin()) {
+            return false;
+        }
+        let has_come = conch_net::wait_readable(socket, Duration::from_nanos(WAIT_NS_MAX));
+        self.requests.learn(has_come);
+        has_come
+    }
+
+    fn may_begin(&self) -> bool {
+        let now_ns = clock::monotonic_ns();
+        let turn_begin_ns = match self.turn_begin_ns.get() {
+            0 => now_ns,
+            begin_ns => begin_ns,
+        };
+        let may_begin = now_ns.saturating_sub(turn_begin_ns) < BEGIN_NS_MAX;
+        // Refused, the shard goes into its executor, and a turn ends.
+        self.turn_begin_ns
+            .set(if may_begin { turn_begin_ns } else { 0 });
+        may_begin
+    }
+}
+
+impl Frequency {
+    fn is_due(&self) -> bool {
+        let skip_count = self.skip_count.get();
+        self.skip_count.set(skip_count.saturating_sub(1));
+        skip_count == 0
+    }
+
+    fn learn(&self, has_paid: bool) {
+        let penalty = match has_paid {
+            true => self.penalty.get() / 2,
+            false => (self.penalty.get() * 4).clamp(4, PENALTY_MAX),
+        };
+        self.penalty.set(penalty);
+        self.skip_count.set(penalty);
+    }
+}
+
+thread_local! {
+    static WAKER: Waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
+}
+
+/// Wakes a thread that is parked.
+struct ThreadWaker(Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Blocks the calling thread until messages come; none after `limit`.
+fn wait_on_thread<T: Send>(receiver: &mut Receiver<T>, limit: Duration) -> Option<Messages<T>> {
+    let waker = WAKER.with(Waker::clone);
+    let mut context = Context::from_waker(&waker);
+    let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    let end_ns = clock::monotonic_ns().saturating_add(limit_ns);
+    loop {
+        if let Poll::Ready(messages) = receiver.poll_take(&mut context) {
+            return Some(messages);
+        }
+        let left_ns = end_ns.saturating_sub(clock::monotonic_ns());
+        if left_ns == 0 {
+            // A notification finds nobody to wake until the pump arms the event again.
+            receiver.mailbox().disarm();
+            return None;
+        }
+        std::thread::park_timeout(Duration::from_nanos(left_ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use conch_sync::Mailbox;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_the_message_of_another_thread() {
+        let (mailbox, mut receiver) = Mailbox::new();
+        for number in 0..1000 {
+            let poster = std::thread::spawn({
+                let mailbox = Arc::clone(&mailbox);
+                move || {
+                    mailbox.post(number).unwrap();
+                    mailbox.notify();
+                }
+            });
+            let minute = Duration::from_secs(60);
+            let messages = wait_on_thread(&mut receiver, minute);
+            let messages: Vec<u32> = messages.expect("it was posted").collect();
+            assert_eq!(messages, [number]);
+            poster.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn only_a_shard_that_is_alone_waits() {
+        let (mailbox, mut receiver) = Mailbox::new();
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(b"GET").unwrap();
+        mailbox.post(1).unwrap();
+        for (is_enabled, is_alone, waits) in [
+            (false, true, false),
+            (true, false, false),
+            (true, true, true),
+        ] {
+            let brief_wait = BriefWait::new(is_enabled);
+            let socket = server.as_raw_fd();
+            assert_eq!(brief_wait.wait_for_request(is_alone, socket), waits);
+            assert_eq!(brief_wait.expect_reply(is_alone), waits);
+            let replies = brief_wait.wait_for_reply(&mut receiver);
+            assert_eq!(replies.is_some(), waits);
+        }
+        let brief_wait = BriefWait::new(true);
+        assert!(brief_wait.expect_reply(true));
+        brief_wait.forget_reply();
+        assert!(brief_wait.wait_for_reply(&mut receiver).is_none());
+    }
+
+    #[test]
+    fn failures_make_waits_rare_and_successes_bring_them_back() {
+        let frequency = Frequency::default();
+        let waits = |count: u32, pays: bool| -> Vec<u32> {
+            let is_due = |_: &u32| {
+                let is_due = frequency.is_due();
+                if is_due {
+                    frequency.learn(pays);
+                }
+                is_due
+            };
+            (0..count).filter(is_due).collect()
+        };
+        assert_eq!(waits(100, false), [0, 5, 22, 87]);
+        // 244 are left to skip, then half as many each time.
+        assert_eq!(waits(245, true), [244]);
+        assert_eq!(waits(1000, true)[..2], [128, 193]);
+        assert_eq!(waits(3, true), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_turn_has_an_end() {
+        let brief_wait = BriefWait::new(true);
+        assert!(brief_wait.may_begin());
+        while brief_wait.may_begin() {}
+        assert!(brief_wait.may_begin(), "another turn");
+    }
+}
