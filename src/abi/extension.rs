@@ -1,7 +1,9 @@
 //! Functions that conch has beyond Triton's C API; `include/conch/extension.h` is their header. A
 //! plug-in that is to be loaded by Triton too looks them up by name (`dlsym`).
 
-use crate::{TRITONBACKEND_Model, TRITONSERVER_Error};
+use std::ffi::c_void;
+
+use crate::{TRITONBACKEND_Model, TRITONBACKEND_Output, TRITONSERVER_Error};
 
 /// Bytes of the server's memory limit that a plug-in holds for itself.
 #[repr(C)]
@@ -23,4 +25,18 @@ unsafe extern "C" {
     ) -> *mut TRITONSERVER_Error;
     /// Gives everything back.
     pub fn CONCH_MemoryChargeDelete(charge: *mut CONCH_MemoryCharge) -> *mut TRITONSERVER_Error;
+    /// Has an output lie in host memory of the plug-in, instead of a buffer of
+    /// TRITONBACKEND_OutputBuffer. The server only sends the bytes; should they change meanwhile,
+    /// those that lie there at that moment. It calls `release` with `userp` once, on any thread,
+    /// when it does not need them any more; `release` is quick, and the plug-in's library stays
+    /// loaded until it returned. On an error nothing happened and `release` is not called:
+    /// UNSUPPORTED if this output is to lie in a buffer of the server, as small ones are, and those
+    /// that the server reads itself.
+    pub fn CONCH_OutputLend(
+        output: *mut TRITONBACKEND_Output,
+        base: *const c_void,
+        byte_size: u64,
+        release: Option<unsafe extern "C" fn(userp: *mut c_void)>,
+        userp: *mut c_void,
+    ) -> *mut TRITONSERVER_Error;
 }

@@ -32,7 +32,7 @@ struct Opaque {
 pub const EXPORT_COUNT: usize = 281;
 
 /// How many functions of conch's own a server exports.
-pub const EXTENSION_COUNT: usize = 3;
+pub const EXTENSION_COUNT: usize = 4;
 
 /// The names of all functions that a server exports, in the order of the headers.
 pub fn export_names() -> impl Iterator<Item = &'static str> {

@@ -5,6 +5,7 @@
 //! `shared`.
 
 use std::any::Any;
+use std::io::IoSlice;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -17,9 +18,18 @@ pub struct ByteView {
     base: NonNull<u8>,
     len: usize,
     place: MemoryPlace,
-    /// Other processes may write there.
-    is_shared: bool,
+    writers: Writers,
     owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What may change the bytes of a view while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writers {
+    Nobody,
+    /// A client, in memory that it registered.
+    Client,
+    /// A plug-in or its processes, in memory that it lent.
+    PlugIn,
 }
 
 // SAFETY: the owner keeps the bytes alive and (unless they are shared, when none are borrowed)
@@ -35,7 +45,7 @@ impl ByteView {
             base: NonNull::dangling(),
             len: 0,
             place: MemoryPlace::CPU,
-            is_shared: false,
+            writers: Writers::Nobody,
             owner: None,
         }
     }
@@ -66,7 +76,7 @@ impl ByteView {
             base: NonNull::from(bytes).cast(),
             len: bytes.len(),
             place: MemoryPlace::CPU,
-            is_shared: false,
+            writers: Writers::Nobody,
             owner: None,
         }
     }
@@ -88,7 +98,7 @@ impl ByteView {
             base,
             len,
             place,
-            is_shared: false,
+            writers: Writers::Nobody,
             owner,
         }
     }
@@ -108,14 +118,39 @@ impl ByteView {
             base,
             len,
             place,
-            is_shared: true,
+            writers: Writers::Client,
+            owner: Some(owner),
+        }
+    }
+
+    /// Host memory of a plug-in, which it or its processes may write at any time; `owner` gives it
+    /// back when it is dropped.
+    ///
+    /// # Safety
+    /// `base..base+len` stays readable on every thread until `owner` is dropped, and is never
+    /// borrowed as a reference.
+    pub unsafe fn lent(
+        base: NonNull<u8>,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> ByteView {
+        ByteView {
+            base,
+            len,
+            place: MemoryPlace::CPU,
+            writers: Writers::PlugIn,
             owner: Some(owner),
         }
     }
 
     /// Whether other processes may change the bytes at any time.
     pub fn is_shared(&self) -> bool {
-        self.is_shared
+        self.writers != Writers::Nobody
+    }
+
+    /// Whether the bytes lie in memory that a plug-in lent.
+    pub fn is_lent(&self) -> bool {
+        self.writers == Writers::PlugIn
     }
 
     /// The same bytes; `charge` is held for as long as they are used.
@@ -163,11 +198,22 @@ impl ByteView {
     /// The bytes, if the CPU can read them and nobody changes them; none for GPU memory, and for
     /// memory shared with other processes.
     pub fn as_slice(&self) -> Option<&[u8]> {
-        if !self.place.is_host() || self.is_shared {
+        if !self.place.is_host() || self.is_shared() {
             return None;
         }
         // SAFETY: valid, unchanged host memory while `self` keeps the owner alive.
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) })
+    }
+
+    /// The bytes for a vectored write; empty for GPU memory. Unlike [`ByteView::as_slice`] it also
+    /// gives memory that others may write: what is sent is what lies there at that moment.
+    pub fn to_send(&self) -> IoSlice<'_> {
+        if !self.place.is_host() {
+            return IoSlice::new(&[]);
+        }
+        // SAFETY: readable host memory while `self` keeps the owner alive. Where others may write,
+        // only the kernel reads through the slice, in the system call that it is for.
+        IoSlice::new(unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) })
     }
 
     /// The part `start..end`; none if it does not lie inside.
@@ -181,7 +227,7 @@ impl ByteView {
             base,
             len: end - start,
             place: self.place,
-            is_shared: self.is_shared,
+            writers: self.writers,
             owner: self.owner.clone(),
         })
     }
@@ -201,7 +247,7 @@ impl From<Arc<Block>> for ByteView {
             base,
             len: block.len(),
             place: block.place(),
-            is_shared: false,
+            writers: Writers::Nobody,
             owner: Some(block),
         }
     }
@@ -237,6 +283,21 @@ mod tests {
         assert!(middle.slice(0, 4).is_none());
         assert!(middle.slice(3, 2).is_none());
         assert_eq!(middle.slice(3, 3).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn lent_bytes_are_sent_and_not_shown() {
+        let block: Arc<Vec<u8>> = Arc::new(b"abcdef".to_vec());
+        let base = NonNull::new(block.as_ptr().cast_mut()).unwrap();
+        // SAFETY: the vector keeps its bytes, and nobody borrows them below.
+        let view = unsafe { ByteView::lent(base, 6, Arc::clone(&block) as _) };
+        let part = view.slice(2, 5).unwrap();
+        assert!(part.is_lent() && part.is_shared());
+        assert_eq!((part.as_slice(), part.as_ref()), (None, &b""[..]));
+        assert_eq!(&*part.to_send(), b"cde");
+        assert_eq!(&*ByteView::copy_of(b"own").to_send(), b"own");
+        drop((view, part));
+        assert_eq!(Arc::strong_count(&block), 1);
     }
 
     #[test]

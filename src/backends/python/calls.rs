@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::call_text::{CallText, answer};
 use crate::children::Children;
 use crate::control::Controls;
-use crate::decode::{OutputPlaces, ResponseMessage, SendMessage};
+use crate::decode::{Lender, OutputPlaces, ResponseMessage, SendMessage};
 use crate::in_flight::{InFlight, InFlightRequest};
 use crate::metrics::Metrics;
 use crate::process::StubProcess;
@@ -102,6 +102,10 @@ impl<'h> Calls<'h> {
                         segment: &process.responses,
                         tensors_at: message.tensors_at,
                         inputs: None,
+                        lender: Some(Lender {
+                            process,
+                            reply: &message,
+                        }),
                     };
                     return send(instance.in_flight, sent, &places);
                 }

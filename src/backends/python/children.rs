@@ -252,10 +252,7 @@ impl Children {
         request.set_output_memory(Arc::new(SegmentMemory {
             process: Arc::clone(process),
         }));
-        check_sum(
-            call.inputs.iter().map(|row| row.bytes),
-            &process.responses,
-        )?;
+        check_sum(call.inputs.iter().map(|row| row.bytes), &process.responses)?;
         for row in &call.inputs {
             let name = row.name;
             let wrong = || Error::invalid(format!("input '{name}' is no tensor"));

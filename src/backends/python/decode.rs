@@ -2,14 +2,16 @@
 
 use std::ffi::CString;
 use std::ops::Range;
+use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use conch_python_ipc::SharedSegment;
 use conch_python_ipc::wire::{self, Malformed, MessageReader, TensorPlace, TensorRow};
 use sdk::serde_json::{self, Map, Value};
-use sdk::{Code, DataType, Error, Outgoing, TensorBytes, element_count};
+use sdk::{Code, DataType, Error, Outgoing, TensorBytes, TensorMemory, element_count};
 use serde::Deserialize;
 
+use crate::process::{LentBlock, Reply, StubProcess};
 use crate::shared_tensor;
 
 /// The reply to a command that is not to execute requests: what it was asked for, or an error.
@@ -62,6 +64,15 @@ pub(crate) struct OutputPlaces<'p> {
     pub(crate) tensors_at: u64,
     /// Ours, and the inputs of the requests that are answered.
     pub(crate) inputs: Option<(&'p SharedSegment, Range<u64>)>,
+    /// Whose block the tensors lie in, if the server may send them from there.
+    pub(crate) lender: Option<Lender<'p>>,
+}
+
+/// A reply, and its process.
+#[derive(Clone, Copy)]
+pub(crate) struct Lender<'p> {
+    pub(crate) process: &'p Arc<StubProcess>,
+    pub(crate) reply: &'p Reply<'p>,
 }
 
 impl CommandReply {
@@ -183,6 +194,7 @@ impl<'m> ResponseMessage<'m> {
             } => (outputs, *parameters),
         };
         check_sum(outputs.iter().map(|row| row.bytes), places.segment)?;
+        let lent = places.lend(outputs);
         for row in outputs {
             let name = row.name;
             let wrong = |what: &str| Error::internal(format!("output '{name}': {what}"));
@@ -193,6 +205,14 @@ impl<'m> ResponseMessage<'m> {
             let source = places.bytes(row);
             let source = source.ok_or_else(|| wrong("it lies outside of the shared memory"))?;
             let name = CString::new(name).map_err(|_| wrong("its name has a NUL"))?;
+            let lent = lent
+                .as_ref()
+                .filter(|_| data_type.element_bytes().is_some())
+                .and_then(|block| places.memory(row, block));
+            if let Some(memory) = lent {
+                response.output_from(&name, data_type, &shape, memory)?;
+                continue;
+            }
             let mut buffer = response.output(&name, data_type, &shape, source.len())?;
             buffer.write(source)?;
         }
@@ -203,7 +223,33 @@ impl<'m> ResponseMessage<'m> {
     }
 }
 
+/// Smaller outputs are copied: servers copy them as well before they send them.
+const LENT_BYTES_MIN: u64 = 64 << 10;
+
 impl<'p> OutputPlaces<'p> {
+    /// The block of the message, if outputs are large enough to be sent from there.
+    fn lend(&self, outputs: &[TensorRow<'_>]) -> Option<Arc<LentBlock>> {
+        let is_lent = |row: &&TensorRow<'_>| {
+            row.bytes >= LENT_BYTES_MIN && matches!(row.place, TensorPlace::Behind(_))
+        };
+        let bytes = outputs.iter().filter(is_lent).map(|row| row.bytes).sum();
+        let lender = self.lender.filter(|_| bytes > 0)?;
+        lender.reply.lend(lender.process, bytes)
+    }
+
+    /// The bytes of an output in the block of the message, to be sent from there.
+    fn memory(&self, row: &TensorRow<'_>, block: &Arc<LentBlock>) -> Option<TensorMemory> {
+        let TensorPlace::Behind(offset) = row.place else {
+            return None;
+        };
+        let at = self.tensors_at.checked_add(offset)?;
+        let owner = Arc::clone(block) as _;
+        let is_lent = row.bytes >= LENT_BYTES_MIN;
+        is_lent
+            .then(|| shared_tensor::memory(self.segment, at, row.bytes, owner))
+            .flatten()
+    }
+
     pub(crate) fn bytes(&self, row: &TensorRow<'_>) -> Option<TensorBytes<'p>> {
         match row.place {
             TensorPlace::Behind(offset) => {
@@ -354,6 +400,7 @@ mod tests {
             segment: &stubs,
             tensors_at: 1 << 16,
             inputs: Some((&ours, 4096..8192)),
+            lender: None,
         };
         let end = 1 << 20;
         for (place, bytes, is_there) in [

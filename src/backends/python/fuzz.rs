@@ -128,6 +128,7 @@ fn no_message_leads_outside() {
                 segment: &stubs,
                 tensors_at: random.edge(),
                 inputs: Some((&ours, CONTROL_BYTES..CONTROL_BYTES + 4096)),
+                lender: None,
             };
             let mut message = seeds[random.below(seeds.len())].clone();
             random.mutate_bytes(&mut message);

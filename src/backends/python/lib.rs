@@ -35,7 +35,7 @@ use sdk::{Batch, Code, Error, InstanceContext, ModelConfig, ModelContext, Reques
 use serde_json::json;
 
 use crate::calls::Calls;
-use crate::decode::{CommandReply, OutputPlaces, ResponseMessage, ResponseRow, reply_rows};
+use crate::decode::{CommandReply, Lender, OutputPlaces, ResponseMessage, ResponseRow, reply_rows};
 use crate::encode::ExecuteMessage;
 use crate::environment::Environments;
 use crate::host::{
@@ -313,6 +313,10 @@ fn execute(
             process.blocks.segment(),
             tensors_at..tensors_at.saturating_add(message.tensor_bytes),
         )),
+        lender: Some(Lender {
+            process,
+            reply: &reply,
+        }),
     };
     let rows = reply_rows(&reply.text, requests.len())?;
     for (executing, row) in requests.iter().zip(rows) {

@@ -1,9 +1,10 @@
 //! One stub process, and the memory that it shares with this one.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,9 @@ use conch_python_ipc::{
     SegmentError, SharedSegment,
 };
 use rustix::process::{Pid, Signal};
+
+/// The server may send responses from this part of a stub's segment; further ones are copied.
+const LENT_PART: u64 = 4;
 
 /// What the segments of a model's processes may take up, of those in which we write.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub(crate) struct StubProcess {
     last_reply: AtomicU32,
     /// Output blocks that the stub was told of.
     kept: Mutex<HashSet<u64>>,
+    /// Bytes of the stub's segment that the server sends responses from.
+    lent_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -73,6 +79,16 @@ pub(crate) struct Reply<'p> {
     pub(crate) tensors_at: u64,
     /// Our block with the command that this answers, whose inputs may be among the outputs.
     command: Option<u64>,
+    /// Set once outputs are sent from the block: who has the last of them gives it back.
+    lent: OnceCell<Arc<LentBlock>>,
+}
+
+/// A stub's block that the server sends outputs from; dropping it gives the block back.
+#[derive(Debug)]
+pub(crate) struct LentBlock {
+    process: Arc<StubProcess>,
+    offset: u64,
+    bytes: AtomicU64,
 }
 
 impl StubProcess {
@@ -94,6 +110,7 @@ impl StubProcess {
             is_dead: AtomicBool::new(false),
             last_reply: AtomicU32::new(0),
             kept: Mutex::default(),
+            lent_bytes: AtomicU64::new(0),
         })
     }
 
@@ -212,6 +229,7 @@ impl StubProcess {
             text,
             tensors_at: end.checked_next_multiple_of(conch_python_ipc::ALIGNMENT_BYTES)?,
             command: None,
+            lent: OnceCell::new(),
         })
     }
 
@@ -242,6 +260,25 @@ impl StubProcess {
 }
 
 impl Reply<'_> {
+    /// Keeps the block as long as the result lives, whose `bytes` of tensors the server is to send
+    /// from there; `process` is the reply's. None if so much is on its way already that the stub
+    /// would run short of memory while clients read slowly.
+    pub(crate) fn lend(&self, process: &Arc<StubProcess>, bytes: u64) -> Option<Arc<LentBlock>> {
+        let limit = process.responses.len() / LENT_PART;
+        let add = |sum: u64| sum.checked_add(bytes).filter(|sum| *sum <= limit);
+        let order = Ordering::Relaxed;
+        process.lent_bytes.fetch_update(order, order, add).ok()?;
+        let lent = self.lent.get_or_init(|| {
+            Arc::new(LentBlock {
+                process: Arc::clone(process),
+                offset: self.offset,
+                bytes: AtomicU64::new(0),
+            })
+        });
+        lent.bytes.fetch_add(bytes, order);
+        Some(Arc::clone(lent))
+    }
+
     /// Answers the stub's thread that waits for this message, with a block of ours (0: nothing),
     /// which it gives back.
     pub(crate) fn answer(self, reply: u64) {
@@ -279,6 +316,19 @@ impl Drop for Reply<'_> {
         if let Some(command) = self.command {
             self.process.blocks.lend(command);
         }
+        if self.lent.get().is_none()
+            && let Some(header) = BlockHeader::at(&self.process.responses, self.offset)
+        {
+            header.finish(0);
+        }
+    }
+}
+
+impl Drop for LentBlock {
+    fn drop(&mut self) {
+        self.process
+            .lent_bytes
+            .fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
         if let Some(header) = BlockHeader::at(&self.process.responses, self.offset) {
             header.finish(0);
         }

@@ -26,7 +26,11 @@ extern "C" fn end_group(_signal: c_int) {
     // SAFETY: both take numbers; 0 is this process' group, of which it is the first. Were it not,
     // it ends alone.
     unsafe {
-        let group = if libc::getpgrp() == libc::getpid() { 0 } else { libc::getpid() };
+        let group = if libc::getpgrp() == libc::getpid() {
+            0
+        } else {
+            libc::getpid()
+        };
         libc::kill(group, libc::SIGKILL);
     }
 }

@@ -10,9 +10,10 @@ use conch_memory::MemoryPlace;
 
 use crate::device::{MemoryTarget, place_of, raw_kind};
 use crate::error::c_string;
+use crate::library::keep_loaded;
 use crate::slot::{Outcome, Slot};
 use crate::symbol::ServerFunction;
-use crate::{DataType, Error, TensorBytes};
+use crate::{Code, DataType, Error, TensorBytes, TensorMemory};
 
 /// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs
 /// and parameters are those of [`Outgoing`].
@@ -175,6 +176,34 @@ impl Outgoing {
         unsafe { Buffer::new(given.base, byte_count, given.memory_type, name) }
     }
 
+    /// Adds an output with the bytes of `memory`, which lies in host memory. A server that can sends
+    /// them from there, and drops `memory` afterwards, on any thread; else they are copied. Others
+    /// may write the memory meanwhile: the client gets what lies there at that moment.
+    ///
+    /// # Errors
+    /// `Unsupported` if `memory` lies on a device, or the server insists on GPU memory; otherwise
+    /// whatever the server reports.
+    pub fn output_from(
+        &self,
+        name: &CStr,
+        data_type: DataType,
+        shape: &[i64],
+        memory: TensorMemory,
+    ) -> Result<(), Error> {
+        let output = self.new_output(name, data_type, shape)?;
+        let Some(memory) = lend(output, memory)? else {
+            return Ok(());
+        };
+        let bytes = memory
+            .bytes()
+            .ok_or_else(|| Error::unsupported("an output lies on a device"))?;
+        let given = buffer_of(output, bytes.len(), MemoryPlace::CPU)?;
+        // SAFETY: the buffer belongs to the response, which stays borrowed as long as the wrapper
+        // lives.
+        let mut buffer = unsafe { Buffer::new(given.base, bytes.len(), given.memory_type, name)? };
+        buffer.write(bytes)
+    }
+
     /// Adds an output and memory for its `byte_count` bytes, in `preferred` or wherever the server
     /// puts it. Otherwise as [`output`](Self::output).
     ///
@@ -203,14 +232,19 @@ impl Outgoing {
         byte_count: usize,
         preferred: MemoryPlace,
     ) -> Result<OutputMemory, Error> {
+        let output = self.new_output(name, data_type, shape)?;
+        buffer_of(output, byte_count, preferred)
+    }
+
+    fn new_output(
+        &self,
+        name: &CStr,
+        data_type: DataType,
+        shape: &[i64],
+    ) -> Result<*mut abi::TRITONBACKEND_Output, Error> {
         let mut output = ptr::null_mut();
-        let mut given = OutputMemory {
-            base: ptr::null_mut(),
-            memory_type: raw_kind(preferred.kind),
-            memory_type_id: preferred.id,
-        };
         // SAFETY: the response is live and ours; name and shape are copied; the output belongs to
-        // the response, and the results are writable.
+        // the response, and the result is writable.
         unsafe {
             Error::check(abi::TRITONBACKEND_ResponseOutput(
                 self.raw.as_ptr(),
@@ -220,15 +254,8 @@ impl Outgoing {
                 shape.as_ptr(),
                 u32::try_from(shape.len()).map_err(|_| Error::internal("too many dimensions"))?,
             ))?;
-            Error::check(abi::TRITONBACKEND_OutputBuffer(
-                output,
-                &raw mut given.base,
-                byte_count as u64,
-                &raw mut given.memory_type,
-                &raw mut given.memory_type_id,
-            ))?;
         }
-        Ok(given)
+        Ok(output)
     }
 
     /// Sends it as the last response of its request, or with more to come.
@@ -263,6 +290,71 @@ struct OutputMemory {
     base: *mut c_void,
     memory_type: abi::TRITONSERVER_MemoryType,
     memory_type_id: i64,
+}
+
+/// The server's buffer for an output of a live response.
+fn buffer_of(
+    output: *mut abi::TRITONBACKEND_Output,
+    byte_count: usize,
+    preferred: MemoryPlace,
+) -> Result<OutputMemory, Error> {
+    let mut given = OutputMemory {
+        base: ptr::null_mut(),
+        memory_type: raw_kind(preferred.kind),
+        memory_type_id: preferred.id,
+    };
+    // SAFETY: the response is live and ours, the output its own; the results are writable.
+    unsafe {
+        Error::check(abi::TRITONBACKEND_OutputBuffer(
+            output,
+            &raw mut given.base,
+            byte_count as u64,
+            &raw mut given.memory_type,
+            &raw mut given.memory_type_id,
+        ))?;
+    }
+    Ok(given)
+}
+
+type Lend = unsafe extern "C" fn(
+    *mut abi::TRITONBACKEND_Output,
+    *const c_void,
+    u64,
+    Option<unsafe extern "C" fn(*mut c_void)>,
+    *mut c_void,
+) -> *mut abi::TRITONSERVER_Error;
+// Triton has no such function.
+// SAFETY: the type is that of the header.
+static LEND: ServerFunction<Lend> = unsafe { ServerFunction::new(c"CONCH_OutputLend") };
+
+/// Lends the server the memory of an output of a live response; gives it back if the server does
+/// not want it.
+fn lend(
+    output: *mut abi::TRITONBACKEND_Output,
+    memory: TensorMemory,
+) -> Result<Option<TensorMemory>, Error> {
+    let Some(lend) = LEND.find().filter(|_| memory.place().is_host()) else {
+        return Ok(Some(memory));
+    };
+    // The server calls `release` when it has sent the bytes, which may be after the end of the
+    // model.
+    keep_loaded();
+    let (base, len) = (memory.address().cast_const().cast(), memory.len() as u64);
+    let userp = Box::into_raw(Box::new(memory));
+    // SAFETY: the output is live; the bytes are readable until `release` drops the memory.
+    let lent = unsafe { Error::check(lend(output, base, len, Some(release), userp.cast())) };
+    let Err(error) = lent else { return Ok(None) };
+    // SAFETY: on an error the server does not call `release`: it is ours alone.
+    let memory = *unsafe { Box::from_raw(userp) };
+    match error.code() {
+        Code::Unsupported => Ok(Some(memory)),
+        _ => Err(error),
+    }
+}
+
+unsafe extern "C" fn release(userp: *mut c_void) {
+    // SAFETY: what `lend` gave; the server calls this once.
+    drop(unsafe { Box::from_raw(userp.cast::<TensorMemory>()) });
 }
 
 fn flags(is_final: bool) -> u32 {

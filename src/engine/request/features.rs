@@ -24,6 +24,9 @@ pub struct RequestFeatures {
     /// The registered memory that inputs lie in and outputs are wanted in, until the final response
     /// has left.
     pub regions: Option<Arc<RequestRegions>>,
+    /// The receiver takes outputs that may change until they are sent: it only passes them to the
+    /// kernel.
+    pub takes_lent: bool,
     /// What its responses are charged to; none: the process.
     pub budget: Option<Arc<Budget>>,
     /// Of an ensemble's step: the names of outputs that a step on a GPU reads. They stay on the
@@ -43,6 +46,12 @@ pub(crate) struct DeviceOutputs {
 }
 
 impl RequestFeatures {
+    /// Whether outputs may lie in memory that the plug-in lends.
+    pub fn takes_lent(&self) -> bool {
+        // A cache keeps outputs, and those of regions are copied there.
+        self.takes_lent && self.deposit.is_none() && self.regions.is_none()
+    }
+
     /// Whether an output's reader takes it where it is, on a GPU as well.
     #[inline]
     pub fn takes_on_device(&self, output: &str) -> bool {

@@ -21,12 +21,12 @@ pub struct Response {
 }
 
 impl Response {
-    /// Bytes of its outputs that are left to be sent: those in shared memory are where they are
+    /// Bytes of its outputs that are left to be sent: those in memory of clients are where they are
     /// wanted.
     pub fn byte_size(&self) -> u64 {
         self.outputs
             .iter()
-            .filter(|output| !output.data.is_shared())
+            .filter(|output| !output.data.is_shared() || output.data.is_lent())
             .map(|output| output.data.len() as u64)
             .sum()
     }

@@ -36,7 +36,7 @@ pub use cache::cache_config;
 pub use libraries::BackendLibraries;
 pub(crate) use model::LoadedModel;
 pub use options::HostOptions;
-pub(crate) use output::BackendOutput;
+pub(crate) use output::{BackendOutput, LentRelease};
 pub(crate) use request::{
     BackendInput, BackendParameter, BackendParameterValue, BackendRequest, BackendResponse,
     ResponseFactory, ResponseSender,

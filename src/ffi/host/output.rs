@@ -2,6 +2,7 @@
 //! like it by one thread at a time.
 
 use std::ffi::{CStr, CString, c_void};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use conch_abi as abi;
@@ -42,6 +43,8 @@ pub(crate) struct BackendOutput {
     has_credits: bool,
     /// Its reader takes it where it is.
     may_stay_on_device: bool,
+    /// Its reader takes it from memory of the plug-in.
+    may_be_lent: bool,
 }
 
 /// An output's name in C's form.
@@ -59,6 +62,32 @@ enum OutputBuffer {
     Placed(Arc<PlacedBuffer>),
     /// In memory that the client shares.
     Shared(ByteView),
+    /// In memory of the plug-in.
+    Lent(ByteView),
+}
+
+/// Outputs below this size are not lent: copying them costs less than a lent block.
+const LENT_BYTES_MIN: u64 = 64 << 10;
+
+/// How a plug-in gets memory back that it lent; once.
+pub(crate) struct LentRelease {
+    pub(crate) release: unsafe extern "C" fn(userp: *mut c_void),
+    pub(crate) userp: *mut c_void,
+}
+
+// SAFETY: the header lets it be called on any thread.
+unsafe impl Send for LentRelease {}
+// SAFETY: as above; it is only used when it is dropped.
+unsafe impl Sync for LentRelease {}
+
+/// Memory that a plug-in lent, as the owner of a view.
+struct LentMemory(LentRelease);
+
+impl Drop for LentMemory {
+    fn drop(&mut self) {
+        // SAFETY: by the header; this is the only call.
+        unsafe { (self.0.release)(self.0.userp) }
+    }
 }
 
 /// A buffer as the backend gets it.
@@ -95,6 +124,7 @@ impl BackendOutput {
             budget: origin.features.budget.clone(),
             has_credits: origin.features.credits.is_some() && index < SMALL_OUTPUT_COUNT,
             may_stay_on_device: origin.features.takes_on_device(name),
+            may_be_lent: origin.features.takes_lent() && data_type != DataType::Bytes,
         }
     }
 
@@ -166,6 +196,43 @@ impl BackendOutput {
             return Ok(granted);
         }
         self.allocate_block(None, size)
+    }
+
+    /// Has the output lie in memory of the plug-in, charged as if it were ours.
+    ///
+    /// # Errors
+    /// UNSUPPORTED if it is not to lie there; otherwise as [`BackendOutput::allocate`]. Nothing is
+    /// released then.
+    ///
+    /// # Safety
+    /// `bytes` are readable from `base` on until `release` is called.
+    pub(crate) unsafe fn lend(
+        &mut self,
+        base: *const c_void,
+        bytes: u64,
+        release: LentRelease,
+    ) -> Result<(), Error> {
+        if self.buffer.is_some() {
+            let message = format!("allocated buffer for output '{}' already exists", self.name);
+            return Err(Error::new(Code::AlreadyExists, message));
+        }
+        let may_be_lent = self.may_be_lent && self.allocator.is_none() && bytes >= LENT_BYTES_MIN;
+        let base = NonNull::new(base.cast_mut().cast::<u8>()).filter(|_| may_be_lent);
+        let base = base.ok_or_else(|| {
+            let message = format!("output '{}' is to lie in a buffer of the server", self.name);
+            Error::new(Code::Unsupported, message)
+        })?;
+        let size = usize::try_from(bytes).map_err(|_| self.over_limit(bytes))?;
+        let mut charge = Charge::empty(self.budget.as_ref().unwrap_or(&self.facts.budget));
+        charge.cover(bytes).map_err(|_| self.over_limit(bytes))?;
+        // SAFETY: readable until the owner is dropped, by this function's contract; only views
+        // know the address, and they show no slice.
+        let view = unsafe { ByteView::lent(base, size, Arc::new(LentMemory(release))) };
+        self.attributes = BufferAttributes::default();
+        self.attributes
+            .store(bytes, abi::TRITONSERVER_MEMORY_CPU, 0);
+        self.buffer = Some(OutputBuffer::Lent(view.with_charge(charge)));
+        Ok(())
     }
 
     /// As [`BackendOutput::allocate`] for a backend that would rather not have ordinary memory:
@@ -261,7 +328,7 @@ impl BackendOutput {
             Some(OutputBuffer::Pooled(block)) => ByteView::from(block),
             Some(OutputBuffer::Device(block, size)) => block.freeze(size),
             Some(OutputBuffer::Placed(placed)) => PlacedBuffer::freeze(placed),
-            Some(OutputBuffer::Shared(view)) => view,
+            Some(OutputBuffer::Shared(view) | OutputBuffer::Lent(view)) => view,
         };
         Output {
             name: Arc::clone(&self.name),

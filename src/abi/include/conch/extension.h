@@ -25,6 +25,16 @@ struct TRITONSERVER_Error* CONCH_MemoryChargeSet(struct CONCH_MemoryCharge* char
 /* Gives everything back. */
 struct TRITONSERVER_Error* CONCH_MemoryChargeDelete(struct CONCH_MemoryCharge* charge);
 
+/* Has an output lie in host memory of the plug-in, instead of a buffer of TRITONBACKEND_OutputBuffer.
+ * The server only sends the bytes; should they change meanwhile, those that lie there at that
+ * moment. It calls `release` with `userp` once, on any thread, when it does not need them any more;
+ * `release` is quick, and the plug-in's library stays loaded until it returned. On an error nothing
+ * happened and `release` is not called: TRITONSERVER_ERROR_UNSUPPORTED if this output is to lie in a
+ * buffer of the server, as small ones are, and those that the server reads itself. */
+struct TRITONSERVER_Error* CONCH_OutputLend(
+    struct TRITONBACKEND_Output* output, const void* base, uint64_t byte_size,
+    void (*release)(void* userp), void* userp);
+
 #ifdef __cplusplus
 }
 #endif

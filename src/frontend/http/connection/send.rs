@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::time::Duration;
 
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
 use super::state::{ConnectionClosed, HttpConnection, RequestMeta, SendAhead, deadline_after};
@@ -86,7 +87,7 @@ impl HttpConnection {
         let mut pieces: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
         pieces.push(IoSlice::new(&out));
         pieces.push(IoSlice::new(&answer.body));
-        pieces.extend(answer.parts.iter().map(|part| IoSlice::new(part.as_ref())));
+        pieces.extend(answer.parts.iter().map(ByteView::to_send));
         let outcome = self.send_pieces(&mut pieces).await;
         drop(pieces);
         self.guard.wait(WaitReason::Busy, 0);

@@ -252,6 +252,7 @@ impl InferCall {
         budget: &Arc<Budget>,
         decoded: &mut InferRequest,
     ) -> Result<ResponseFuture, InferFailure> {
+        let takes_lent = self.answers_in.is_none() && decoded.is_all_binary();
         // Out of memory: its id stays untold.
         let mut draft = decoded
             .draft()
@@ -259,6 +260,7 @@ impl InferCall {
         forward::attach(self.forwarded.take(), &mut draft.parameters)
             .map_err(|error| request_failure(draft.id, error))?;
         draft.features.budget = Some(Arc::clone(budget));
+        draft.features.takes_lent = takes_lent;
         if deadline::is_past(self.deadline_ns) {
             return Err(InferFailure::Late);
         }

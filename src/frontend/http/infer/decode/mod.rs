@@ -227,6 +227,16 @@ impl InferRequest {
             .map_or(self.default_form, |wanted| wanted.form)
     }
 
+    /// Whether all outputs are sent as they are, and read by nobody here.
+    pub(crate) fn is_all_binary(&self) -> bool {
+        let is_binary =
+            |wanted: &WantedOutput| wanted.form == OutputForm::Binary && wanted.class_count == 0;
+        match self.wanted.is_empty() {
+            true => self.default_form == OutputForm::Binary,
+            false => self.wanted.iter().all(is_binary),
+        }
+    }
+
     /// The outputs that are wanted as classes. To be asked once the request has been admitted: no
     /// output is named twice then.
     pub(crate) fn classes(&self, budget: &Arc<Budget>) -> Classes {
