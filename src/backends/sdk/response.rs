@@ -176,9 +176,9 @@ impl Outgoing {
         unsafe { Buffer::new(given.base, byte_count, given.memory_type, name) }
     }
 
-    /// Adds an output with the bytes of `memory`, which lies in host memory. A server that can sends
-    /// them from there, and drops `memory` afterwards, on any thread; else they are copied. Others
-    /// may write the memory meanwhile: the client gets what lies there at that moment.
+    /// Adds an output with the bytes of `memory`, which lies in host memory. A server that can
+    /// sends them from there, and drops `memory` afterwards, on any thread; else they are copied.
+    /// Others may write the memory meanwhile: the client gets what lies there at that moment.
     ///
     /// # Errors
     /// `Unsupported` if `memory` lies on a device, or the server insists on GPU memory; otherwise

@@ -6,8 +6,8 @@
 //! come (new connections, heartbeats, drain) comes through the mailbox. Such a shard blocks on the
 //! mailbox, or on the socket, for a short time: one system call instead of five.
 //!
-//! A wait lasts [`WAIT_NS_MAX`] at most, and the mailbox is looked at between two waits: so late may
-//! a message of another thread be handled, or the end of the connection be noticed. No wait begins
+//! A wait lasts [`WAIT_NS_MAX`] at most, and the mailbox is looked at between two waits: so late
+//! may a message of another thread be handled, or the end of the connection be noticed. None begins
 //! after [`BEGIN_NS_MAX`] of a turn: so late may a timer fire, and the only ones that run then are
 //! those of idle connections. Requests with a deadline are not waited for. Where clients or models
 //! take longer than a wait, waits are in vain, so each failure makes the next ones rarer by four,
@@ -128,13 +128,13 @@ impl Frequency {
 }
 
 thread_local! {
-    static WAKER: Waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
+    static WAKER: Waker = Waker::from(Arc::new(UnparkWaker(std::thread::current())));
 }
 
 /// Wakes a thread that is parked.
-struct ThreadWaker(Thread);
+struct UnparkWaker(Thread);
 
-impl Wake for ThreadWaker {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }

@@ -101,8 +101,8 @@ impl Shard {
         })
     }
 
-    /// Blocks shortly until the client of `socket` sends something, where the shard has nothing else
-    /// to wait for; see [`BriefWait`]. Whether there is something to receive.
+    /// Blocks shortly until the client of `socket` sends something, where the shard has nothing
+    /// else to wait for; see [`BriefWait`]. Whether there is something to receive.
     pub(crate) fn wait_for_request(&self, socket: RawFd) -> bool {
         self.brief_wait.wait_for_request(self.is_alone(0), socket)
     }
