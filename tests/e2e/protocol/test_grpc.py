@@ -516,10 +516,12 @@ class Drain(unittest.TestCase):
         server = self.start("--log-verbose=1", delay_ms=1000)
         slow, other = self.channel(server), wire.Http2(server).start()
         self.addCleanup(other.close)
+        # A connection that the drain finds before its first frame is closed as a new one.
+        self.assertIsNotNone(other.wait_for(wire.SETTINGS))
         call = self.slow(slow)
         server.wait_for_state("slow", "EXECUTING")
         server.process.send_signal(signal.SIGTERM)
-        other.wait_for(wire.GOAWAY)
+        self.assertIsNotNone(other.wait_for(wire.GOAWAY))
         other.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer")), wire.frame(wire.DATA, 1, 1, b"\0\0\0\0\0"))
         decoder, fields = hpack.Decoder(), {}
         while (frame := other.wait_for(wire.HEADERS)) is not None:
