@@ -1,0 +1,1 @@
+//! Seeded fuzzing of all formats.
