@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use super::Link;
 use super::columns::{Column, Columns};
 use super::model::{Forest, Node as Described, NodeKind, Split, Test, Tree};
-use super::set::Sets;
-use super::walk::{Index, Node};
+use super::set::{Set, Sets};
+use super::walk::{Index, Kind, Node};
 
 /// A forest that can be traversed.
 #[derive(Clone, Debug)]
@@ -26,9 +26,8 @@ pub struct Compiled {
     pub link: Link,
     pub(super) columns: Columns,
     pub(super) nodes: Nodes,
-    /// Per node: 0 if it compares, else twice its set and two, and one more if it is categories
-    /// outside of the set that go to the second child. Empty if no node has a set.
-    pub(super) kinds: Vec<u32>,
+    /// What each node tests. Empty if no node has a set.
+    pub(super) kinds: Vec<Kind>,
     pub(super) trees: Vec<TreePlace>,
     /// Values of leaves with one per class.
     pub(super) vectors: Vec<f32>,
@@ -64,7 +63,7 @@ struct Wide {
     threshold: f32,
     column: usize,
     first: usize,
-    kind: u32,
+    kind: Kind,
 }
 
 /// What a split comes to.
@@ -136,7 +135,11 @@ impl Compiled {
             Nodes::Medium(nodes) => size_of_val(&**nodes),
             Nodes::Large(nodes) => size_of_val(&**nodes),
         };
-        nodes + size_of_val(&*self.kinds) + size_of_val(&*self.trees) + size_of_val(&*self.vectors)
+        nodes
+            + self.sets.byte_count()
+            + size_of_val(&*self.kinds)
+            + size_of_val(&*self.trees)
+            + size_of_val(&*self.vectors)
     }
 
     /// A guess of the time that a row takes, in nanoseconds.
@@ -157,11 +160,11 @@ struct Builder {
 
 impl Builder {
     fn add(&mut self, tree: &Tree, class_count: usize) -> Result<(), String> {
-        let numbers = tree
+        let tree_sets = tree
             .sets
             .iter()
             .map(|categories| self.sets.add(categories))
-            .collect::<Result<Vec<u32>, String>>()?;
+            .collect::<Result<Vec<Set>, String>>()?;
         let start = self.nodes.len();
         let mut place = TreePlace {
             start,
@@ -184,7 +187,7 @@ impl Builder {
                     // The column of leaves has no number before all others have.
                     column: usize::MAX,
                     first: own,
-                    kind: 0,
+                    kind: Kind::default(),
                 });
                 continue;
             };
@@ -192,7 +195,7 @@ impl Builder {
                 return Err(format!("node {index} is no split"));
             };
             place.has_sets |= matches!(route, Route::Member { .. });
-            let (wide, first, second) = self.split(split, &route, &numbers, numbered)?;
+            let (wide, first, second) = self.split(split, &route, &tree_sets, numbered)?;
             self.nodes.push(wide);
             open.push_back((first, depth + 1));
             open.push_back((second, depth + 1));
@@ -207,7 +210,7 @@ impl Builder {
         &mut self,
         split: &Split,
         route: &Route,
-        numbers: &[u32],
+        tree_sets: &[Set],
         first_number: usize,
     ) -> Result<(Wide, usize, usize), String> {
         let (threshold, is_negated, kind, first, second) = match *route {
@@ -217,18 +220,18 @@ impl Builder {
                 is_negated,
                 first,
                 second,
-            } => (threshold, is_negated, 0, first, second),
+            } => (threshold, is_negated, Kind::default(), first, second),
             Route::Member {
                 set,
                 is_outside_second,
                 first,
                 second,
             } => {
-                let number = numbers.get(set).ok_or("no set of categories")?;
-                let kind = number
-                    .checked_mul(2)
-                    .and_then(|kind| kind.checked_add(2 + u32::from(is_outside_second)))
-                    .ok_or("too many sets of categories")?;
+                let kind = Kind {
+                    has_set: true,
+                    is_outside_second,
+                    set: *tree_sets.get(set).ok_or("no set of categories")?,
+                };
                 (0.0, false, kind, first, second)
             }
         };
@@ -295,7 +298,7 @@ impl Builder {
         nodes
     }
 
-    fn kinds(&self) -> Vec<u32> {
+    fn kinds(&self) -> Vec<Kind> {
         if self.trees.iter().any(|tree| tree.has_sets) {
             self.nodes.iter().map(|wide| wide.kind).collect()
         } else {

@@ -6,52 +6,62 @@ const WORDS_MAX: usize = 1 << 24;
 /// The sets of a forest, one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Sets {
+    /// Each set ends with a word of no category, which stands for all that lies behind it.
     words: Vec<u32>,
-    /// Where each set begins, and how many words it has.
-    places: Vec<(u32, u32)>,
+}
+
+/// Where the words of a set are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Set {
+    start: u32,
+    /// Words but the last, empty one.
+    len: u32,
 }
 
 impl Sets {
-    /// Adds a set and returns its number.
+    /// Adds a set.
     ///
     /// # Errors
     /// If all sets together are too large.
-    pub fn add(&mut self, categories: &[u32]) -> Result<u32, String> {
+    pub fn add(&mut self, categories: &[u32]) -> Result<Set, String> {
         let largest = categories
             .iter()
             .max()
             .map_or(0, |&category| category as usize);
-        let count = largest / 32 + 1;
-        let start = self.words.len();
-        if start + count > WORDS_MAX {
+        let (start, len) = (self.words.len(), largest / 32 + 1);
+        let end = start + len + 1;
+        if end > WORDS_MAX {
             return Err(format!(
                 "categories up to {largest} need more memory than is allowed"
             ));
         }
-        self.words.resize(start + count, 0);
+        self.words.resize(end, 0);
         for &category in categories {
             if let Some(word) = self.words.get_mut(start + category as usize / 32) {
                 *word |= 1 << (category % 32);
             }
         }
-        // Below WORDS_MAX, and no more sets than nodes.
-        self.places.push((start as u32, count as u32));
-        Ok(self.places.len() as u32 - 1)
+        // Below WORDS_MAX.
+        Ok(Set {
+            start: start as u32,
+            len: len as u32,
+        })
     }
 
     /// Whether the category that `value` stands for, its whole part, is in the set. What is
     /// negative or NaN is no category.
-    pub fn contains(&self, set: u32, value: f32) -> bool {
-        // As `as` saturates, infinity lies behind all words.
+    #[inline(always)]
+    pub fn contains(&self, set: Set, value: f32) -> bool {
+        // As `as` saturates, NaN and what is negative become 0, and infinity lies behind all words.
         let category = value as u32;
-        let Some(&(start, count)) = self.places.get(set as usize) else {
-            return false;
-        };
-        if !(value >= 0.0 && category / 32 < count) {
-            return false;
-        }
-        let word = self.words.get((start + category / 32) as usize);
-        word.is_some_and(|word| word >> (category % 32) & 1 == 1)
+        let place = set.start + (category / 32).min(set.len);
+        let word = self.words.get(place as usize).copied().unwrap_or(0);
+        (word >> (category % 32) & 1 == 1) & (value >= 0.0)
+    }
+
+    /// Bytes that the sets take.
+    pub fn byte_count(&self) -> usize {
+        size_of_val(&*self.words)
     }
 }
 
@@ -82,9 +92,9 @@ mod tests {
             (empty, 0.0, false),
             (other, 6.0, true),
             (other, 5.0, false),
-            (9, 0.0, false),
+            (Set::default(), 6.0, false),
         ] {
-            assert_eq!(sets.contains(set, value), expected, "{set} {value}");
+            assert_eq!(sets.contains(set, value), expected, "{set:?} {value}");
         }
     }
 

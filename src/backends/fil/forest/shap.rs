@@ -3,7 +3,7 @@
 
 use super::columns::clean;
 use super::model::{Forest, NodeKind, Split, Test, Tree};
-use super::set::Sets;
+use super::set::{Set, Sets};
 
 /// Deeper trees are refused, as by upstream: the values would not be accurate.
 pub const DEPTH_MAX: usize = 32;
@@ -11,9 +11,9 @@ pub const DEPTH_MAX: usize = 32;
 /// A forest whose nodes have weights.
 pub struct Shap {
     forest: Forest,
-    /// Sets of the forest, and the number of each tree's first.
+    /// Sets of the forest, and where those of each tree are.
     sets: Sets,
-    first_sets: Vec<u32>,
+    tree_sets: Vec<Vec<Set>>,
     scales: Vec<f64>,
     /// The mean answer per class.
     biases: Vec<f64>,
@@ -39,7 +39,7 @@ struct Way {
 struct Walker<'a> {
     shap: &'a Shap,
     tree: &'a Tree,
-    first_set: u32,
+    sets: &'a [Set],
     row: &'a [f32],
     values: &'a mut [f64],
 }
@@ -50,7 +50,7 @@ impl Shap {
     pub fn new(forest: &Forest) -> Result<Shap, String> {
         let mut shap = Shap {
             sets: Sets::default(),
-            first_sets: Vec::with_capacity(forest.trees.len()),
+            tree_sets: Vec::with_capacity(forest.trees.len()),
             scales: Vec::new(),
             biases: vec![0.0; forest.class_count],
             forest: forest.clone(),
@@ -66,13 +66,11 @@ impl Shap {
                 }
             })
             .collect();
-        let mut count = 0;
         for (index, tree) in forest.trees.iter().enumerate() {
             let reached = check(tree).map_err(|what| format!("tree {index}: {what}"))?;
-            shap.first_sets.push(count);
-            for set in &tree.sets {
-                count = shap.sets.add(set)? + 1;
-            }
+            let added = tree.sets.iter().map(|set| shap.sets.add(set));
+            let added = added.collect::<Result<Vec<Set>, String>>()?;
+            shap.tree_sets.push(added);
             shap.add_bias(tree, &reached);
         }
         for (bias, base) in shap.biases.iter_mut().zip(&forest.base_scores) {
@@ -89,7 +87,7 @@ impl Shap {
     /// Writes the values of the row, which together are its sums before the link function.
     pub fn explain(&self, row: &[f32], values: &mut [f64]) {
         values.fill(0.0);
-        for (tree, &first_set) in self.forest.trees.iter().zip(&self.first_sets) {
+        for (tree, sets) in self.forest.trees.iter().zip(&self.tree_sets) {
             let way = Way {
                 elements: [Element::default(); DEPTH_MAX + 2],
                 len: 0,
@@ -97,7 +95,7 @@ impl Shap {
             let mut walker = Walker {
                 shap: self,
                 tree,
-                first_set,
+                sets,
                 row,
                 values,
             };
@@ -235,8 +233,8 @@ impl Walker<'_> {
         }
         let wide = f64::from(value);
         let contains = |set: usize| {
-            let set = u32::try_from(set).map_or(u32::MAX, |set| set.saturating_add(self.first_set));
-            self.shap.sets.contains(set, value)
+            let set = self.sets.get(set);
+            set.is_some_and(|&set| self.shap.sets.contains(set, value))
         };
         match split.test {
             Test::Less(threshold) => wide < threshold,

@@ -4,7 +4,7 @@
 //! a window over the nodes of its tree, or the columns of its rows, has entries: no index can leave
 //! its window, and none is checked.
 
-use super::set::Sets;
+use super::set::{Set, Sets};
 
 /// A node: a comparison, or a leaf with its value in place of the threshold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,34 +135,57 @@ pub fn walk<I: Index, const L: usize>(
     }
 }
 
+/// What a node tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kind {
+    pub has_set: bool,
+    /// It is categories outside of the set that go to the second child.
+    pub is_outside_second: bool,
+    pub set: Set,
+}
+
 /// The leaves of `L` rows in a tree with categorical splits; `kinds` are those of its nodes.
+///
+/// Several rows make both tests at every node: a branch that they take differently costs more.
+#[inline(always)]
 pub fn walk_sets<I: Index, const L: usize>(
     nodes: &I::Window<Node<I>>,
     columns: &I::Window<[f32; L]>,
     depth: u32,
-    kinds: &[u32],
+    kinds: &[Kind],
     sets: &Sets,
 ) -> [I; L] {
     let mut cursors = [I::default(); L];
-    for _ in 0..depth {
-        let before = cursors;
-        for (lane, cursor) in cursors.iter_mut().enumerate() {
-            let index = cursor.to_usize();
-            let node = nodes.at(index);
-            let value = columns.at(node.column.to_usize())[lane];
-            let is_second = match kinds.get(index).copied().unwrap_or(0) {
-                0 => value >= node.threshold,
-                kind => {
-                    let is_outside_second = kind % 2 == 1;
-                    let is_member = sets.contains(kind / 2 - 1, value);
-                    !value.is_nan() && is_member != is_outside_second
-                }
-            };
-            *cursor = node.first.plus(is_second);
+    let mut left = depth;
+    loop {
+        for _ in 0..left.min(STRIDE) {
+            for (lane, cursor) in cursors.iter_mut().enumerate() {
+                let index = cursor.to_usize();
+                let node = nodes.at(index);
+                let value = columns.at(node.column.to_usize())[lane];
+                let kind = kinds.get(index).copied().unwrap_or_default();
+                let is_chosen = || {
+                    let is_member = sets.contains(kind.set, value);
+                    !value.is_nan() & (is_member != kind.is_outside_second)
+                };
+                let is_above = value >= node.threshold;
+                let is_second = if L > 1 {
+                    (kind.has_set & is_chosen()) | (!kind.has_set & is_above)
+                } else if kind.has_set {
+                    is_chosen()
+                } else {
+                    is_above
+                };
+                *cursor = node.first.plus(is_second);
+            }
         }
-        if before == cursors {
-            break;
+        left -= left.min(STRIDE);
+        if left == 0
+            || cursors
+                .iter()
+                .all(|&cursor| nodes.at(cursor.to_usize()).first == cursor)
+        {
+            return cursors;
         }
     }
-    cursors
 }
