@@ -4,17 +4,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use conch_backend_sdk as sdk;
-use sdk::{BackendContext, Error, MemoryCharge, ModelConfig, ModelContext};
+use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, MemoryCharge, ModelContext};
 
 use crate::complete;
 use crate::forest::model::Forest;
-use crate::forest::{Compiled, Shap};
 use crate::formats::Format;
 use crate::instance::Instance;
+use crate::served::Served;
 use crate::settings::{Settings, inert};
-use crate::signature::{
-    Answer, OUTPUT, Output, SHAP_OUTPUT, check_input, configured_width, output,
-};
 
 /// Rows that a model gets if neither its configuration nor the command line says otherwise.
 const DEFAULT_MAX_BATCH_SIZE: i64 = 4;
@@ -41,16 +38,9 @@ impl sdk::Backend for Backend {
     }
 }
 
-/// A loaded model version, which its instances share.
+/// A loaded model version.
 pub struct Model {
-    pub name: String,
-    pub forest: Compiled,
-    pub answer: Answer,
-    pub output: Output,
-    pub shap: Option<(Shap, Output)>,
-    /// Threads for a batch of one instance; none: its share of the CPUs.
-    pub threads_max: Option<usize>,
-    pub instance_count: usize,
+    served: Served,
     /// What the forest takes, in the server's memory limit.
     _charge: MemoryCharge,
 }
@@ -78,53 +68,32 @@ impl sdk::Model for Model {
                 context.complete(&completed)?;
             }
         }
+        let served = Served::new(context.name(), context.config(), &forest, &settings)?;
         let charge = context.memory_charge()?;
-        Model::new(context.name(), context.config(), &forest, &settings, charge)
+        charge.add(served.forest.byte_count() as u64)?;
+        Ok(Model {
+            served,
+            _charge: charge,
+        })
     }
 }
 
-impl Model {
-    fn new(
-        name: &str,
-        config: &ModelConfig,
-        forest: &Forest,
-        settings: &Settings,
-        charge: MemoryCharge,
-    ) -> Result<Model, Error> {
-        check_input(name, config, forest.feature_count)?;
-        let answer = Answer::new(forest, settings, configured_width(config, OUTPUT)?);
-        let width = answer.width(forest.class_count);
-        let refused =
-            |what: String| Error::invalid(format!("unable to load model '{name}': {what}"));
-        let wants_shap = config
-            .outputs()?
-            .iter()
-            .any(|output| output.name() == SHAP_OUTPUT);
-        let shap = if wants_shap {
-            let shap = Shap::new(forest).map_err(refused)?;
-            let output = output(name, config, SHAP_OUTPUT, shap.width())?;
-            Some((shap, output))
-        } else {
-            None
-        };
-        let compiled = Compiled::new(forest).map_err(refused)?;
-        charge.add(compiled.byte_count() as u64)?;
-        sdk::verbose!(
-            "model '{name}' has {} trees with {} nodes in {} bytes",
-            compiled.tree_count(),
-            compiled.node_count(),
-            compiled.byte_count()
-        );
-        Ok(Model {
-            name: name.to_owned(),
-            forest: compiled,
-            answer,
-            output: output(name, config, OUTPUT, width)?,
-            shap,
-            threads_max: settings.threads_max,
-            instance_count: usize::try_from(config.instance_count()).unwrap_or(1).max(1),
-            _charge: charge,
-        })
+impl sdk::Instance for Instance {
+    type Model = Model;
+
+    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
+        if context.kind == Kind::Gpu {
+            return Err(Error::unsupported(format!(
+                "unable to load model '{}': instance '{}' is of KIND_GPU, and the fil backend runs \
+                 on CPUs only; set kind: KIND_CPU in the model's instance_group",
+                model.served.name, context.name
+            )));
+        }
+        Ok(Instance::new())
+    }
+
+    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        self.run(&model.served, batch)
     }
 }
 

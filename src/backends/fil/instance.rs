@@ -5,10 +5,10 @@ use std::ffi::CString;
 use std::thread;
 
 use conch_backend_sdk as sdk;
-use sdk::{Batch, DataType, Error, Gather, InstanceContext, Join, Kind, Response, Scatter};
+use sdk::{Batch, DataType, Error, Gather, Join, Response, Scatter};
 
-use crate::backend::Model;
-use crate::forest::Predictor;
+use crate::forest::{Predictor, Shap};
+use crate::served::Served;
 use crate::signature::{INPUT, OUTPUT, Output, SHAP_OUTPUT};
 
 /// Memory for batches, kept between them.
@@ -23,18 +23,9 @@ pub struct Instance {
     answers: Vec<f32>,
 }
 
-impl sdk::Instance for Instance {
-    type Model = Model;
-
-    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        if context.kind == Kind::Gpu {
-            return Err(Error::unsupported(format!(
-                "unable to load model '{}': instance '{}' is of KIND_GPU, and the fil backend runs \
-                 on CPUs only; set kind: KIND_CPU in the model's instance_group",
-                model.name, context.name
-            )));
-        }
-        Ok(Instance {
+impl Instance {
+    pub fn new() -> Instance {
+        Instance {
             input: c_string(INPUT),
             output: c_string(OUTPUT),
             shap_output: c_string(SHAP_OUTPUT),
@@ -42,95 +33,87 @@ impl sdk::Instance for Instance {
             predictor: None,
             rows: Vec::new(),
             answers: Vec::new(),
-        })
+        }
     }
 
-    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        let gathered = self.gather.collect(batch, &self.input, Join::Rows)?;
-        let gathered =
-            gathered.ok_or_else(|| Error::invalid(format!("no request has input '{INPUT}'")))?;
-        let values: Vec<f32> = gathered.bytes.to_elements();
-        let feature_count = model.forest.feature_count;
-        self.rows.clear();
+    /// Answers a batch.
+    ///
+    /// # Errors
+    /// What ends the whole batch; requests without a response yet get it.
+    pub fn run(&mut self, model: &Served, batch: &Batch<'_>) -> Result<(), Error> {
+        let values = self.values(model, batch)?;
+        let total = values.len() / model.forest.feature_count;
+        let (mut wants_answers, mut wants_shap) = (false, false);
         for request in batch.requests() {
-            self.rows.push(batch.rows_of(request)?);
-        }
-        let total = values.len() / feature_count;
-        let is_batching = batch.max_batch_size() > 0;
-        let rows_are_whole = total.checked_mul(feature_count) == Some(values.len());
-        if !rows_are_whole || (is_batching && self.rows.iter().sum::<usize>() != total) {
-            return Err(Error::invalid(format!(
-                "unexpected shape for input '{INPUT}' for model '{}'. Expected [-1,{feature_count}], \
-                 got {}",
-                model.name,
-                sdk::shape_text(&gathered.shape)
-            )));
-        }
-        let mut wants = (false, false);
-        for request in batch.requests() {
-            wants.0 |= request.wants(&self.output)?;
-            wants.1 |= model.shap.is_some() && request.wants(&self.shap_output)?;
+            wants_answers |= request.wants(&self.output)?;
+            wants_shap |= model.shap.is_some() && request.wants(&self.shap_output)?;
         }
         let mut responses = batch
             .requests()
             .map(|request| request.respond().map(Some))
             .collect::<Result<Vec<_>, Error>>()?;
         batch.begin_compute();
-        let answers = if wants.0 {
-            self.answer(model, &values, total)?
-        } else {
-            Vec::new()
+        let answers = match wants_answers {
+            true => Some(self.answer(model, &values, total)?),
+            false => None,
         };
         let explained = match &model.shap {
-            Some((shap, output)) if wants.1 => {
-                let mut sums = vec![0.0; output.width];
-                let rows = values.chunks(feature_count);
-                write_rows(output.width, total, rows, |row, answer| {
-                    shap.explain(row, &mut sums);
-                    answer.extend(sums.iter().flat_map(|&sum| (sum as f32).to_le_bytes()));
-                })?
-            }
-            _ => Vec::new(),
+            Some((shap, output)) if wants_shap => Some((
+                explain(shap, &values, model.forest.feature_count, total)?,
+                output,
+            )),
+            _ => None,
         };
         batch.end_compute();
-        if wants.0 {
-            deliver(
-                &self.output,
-                &model.output,
-                &answers,
-                total,
-                batch,
-                &self.rows,
-                &mut responses,
-            )?;
-        }
-        if let (Some((_, output)), true) = (&model.shap, wants.1) {
-            let name = &self.shap_output;
-            deliver(
+        let mut deliver = |name: &CString, output: &Output, bytes: &[u8]| {
+            let mut shape = vec![i64::try_from(total).unwrap_or(i64::MAX)];
+            shape.extend_from_slice(&output.dims);
+            let scatter = Scatter {
                 name,
-                output,
-                &explained,
-                total,
-                batch,
-                &self.rows,
-                &mut responses,
-            )?;
+                data_type: DataType::Fp32,
+                shape: &shape,
+                bytes,
+            };
+            scatter.write(batch, &self.rows, &mut responses)
+        };
+        if let Some(bytes) = answers {
+            deliver(&self.output, &model.output, &bytes)?;
         }
-        for response in responses.into_iter().flatten() {
-            if let Err(error) = response.send() {
-                sdk::error!(
-                    "failed to send a response of model '{}': {error}",
-                    model.name
-                );
-            }
+        if let Some((bytes, output)) = explained {
+            deliver(&self.shap_output, output, &bytes)?;
         }
+        send(responses, &model.name);
         Ok(())
     }
-}
 
-impl Instance {
+    /// The rows of all requests, and how many are whose.
+    fn values(&mut self, model: &Served, batch: &Batch<'_>) -> Result<Vec<f32>, Error> {
+        let gathered = self.gather.collect(batch, &self.input, Join::Rows)?;
+        let gathered =
+            gathered.ok_or_else(|| Error::invalid(format!("no request has input '{INPUT}'")))?;
+        let values: Vec<f32> = gathered.bytes.to_elements();
+        self.rows.clear();
+        for request in batch.requests() {
+            self.rows.push(batch.rows_of(request)?);
+        }
+        let feature_count = model.forest.feature_count;
+        let total: usize = match batch.max_batch_size() > 0 {
+            true => self.rows.iter().sum(),
+            false => values.len() / feature_count,
+        };
+        if total.checked_mul(feature_count) == Some(values.len()) {
+            return Ok(values);
+        }
+        Err(Error::invalid(format!(
+            "unexpected shape for input '{INPUT}' for model '{}'. Expected [-1,{feature_count}], \
+             got {}",
+            model.name,
+            sdk::shape_text(&gathered.shape)
+        )))
+    }
+
     /// The bytes of the answers.
-    fn answer(&mut self, model: &Model, values: &[f32], total: usize) -> Result<Vec<u8>, Error> {
+    fn answer(&mut self, model: &Served, values: &[f32], total: usize) -> Result<Vec<u8>, Error> {
         let width = model.output.width;
         let count = total
             .checked_mul(width)
@@ -152,6 +135,29 @@ impl Instance {
     }
 }
 
+/// The bytes of the rows' Shapley values.
+fn explain(
+    shap: &Shap,
+    values: &[f32],
+    feature_count: usize,
+    total: usize,
+) -> Result<Vec<u8>, Error> {
+    let mut sums = vec![0.0; shap.width()];
+    let rows = values.chunks(feature_count);
+    write_rows(shap.width(), total, rows, |row, bytes| {
+        shap.explain(row, &mut sums);
+        bytes.extend(sums.iter().flat_map(|&sum| (sum as f32).to_le_bytes()));
+    })
+}
+
+fn send(responses: Vec<Option<Response<'_>>>, model: &str) {
+    for response in responses.into_iter().flatten() {
+        if let Err(error) = response.send() {
+            sdk::error!("failed to send a response of model '{model}': {error}");
+        }
+    }
+}
+
 /// The bytes of `total` rows of `width` values, which `write` appends row by row.
 fn write_rows<'r>(
     width: usize,
@@ -170,26 +176,6 @@ fn write_rows<'r>(
         write(row, &mut bytes);
     }
     Ok(bytes)
-}
-
-fn deliver(
-    name: &CString,
-    output: &Output,
-    bytes: &[u8],
-    total: usize,
-    batch: &Batch<'_>,
-    rows: &[usize],
-    responses: &mut [Option<Response<'_>>],
-) -> Result<(), Error> {
-    let mut shape = vec![i64::try_from(total).unwrap_or(i64::MAX)];
-    shape.extend_from_slice(&output.dims);
-    let scatter = Scatter {
-        name,
-        data_type: DataType::Fp32,
-        shape: &shape,
-        bytes,
-    };
-    scatter.write(batch, rows, responses)
 }
 
 fn c_string(name: &str) -> CString {

@@ -10,6 +10,7 @@ mod complete;
 mod forest;
 mod formats;
 mod instance;
+mod served;
 mod settings;
 mod signature;
 

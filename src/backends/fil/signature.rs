@@ -24,7 +24,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What a model answers by its parameters. `width` is that of the configured output, if it says.
+    /// What a model answers by its parameters. `width` is that of the configured output, if it is
+    /// known.
     pub fn new(forest: &Forest, settings: &Settings, width: Option<usize>) -> Answer {
         let is_classifier = settings
             .is_classifier
@@ -158,7 +159,7 @@ pub fn output(
     let mut open = dims.iter_mut().filter(|dim| **dim < 0);
     let fits = match (product, open.next(), open.next()) {
         (Some(product), None, _) => product == width,
-        (Some(product), Some(dim), None) if product > 0 && width % product == 0 => {
+        (Some(product), Some(dim), None) if product > 0 && width.is_multiple_of(product) => {
             *dim = i64::try_from(width / product).unwrap_or(i64::MAX);
             true
         }

@@ -1,4 +1,4 @@
-//! A forest as model files describe it, whatever their format; and the checks that all formats need.
+//! A forest as model files describe it, whatever their format, and the checks that all need.
 
 use super::Link;
 

@@ -349,7 +349,8 @@ fn changed_files_are_refused_or_answer() {
             let Ok(compiled) = Compiled::new(&forest) else {
                 continue;
             };
-            assert!(compiled.byte_count() < 8 << 20, "{format:?} seed {seed}");
+            // Bits of sets may be 64 MiB.
+            assert!(compiled.byte_count() < 66 << 20, "{format:?} seed {seed}");
             if forest.feature_count <= 1000 {
                 let row = vec![1.0; 5 * forest.feature_count];
                 answers(&forest, &row);

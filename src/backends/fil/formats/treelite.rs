@@ -195,26 +195,20 @@ fn tree(reader: &mut Reader<'_>, class: Option<usize>, class_count: usize) -> Re
     for index in 0..count {
         let kind = match item("node_type", node_type, index)? {
             0 => leaf(&lists, index, tree.class.is_none(), class_count)?,
-            kind @ (1 | 2) => {
-                let test = match kind {
-                    1 => comparison(&lists, index)?,
-                    _ => {
-                        let set = categories(&lists, index)?;
-                        // Lists do not overlap.
-                        category_count = category_count.saturating_add(set.len());
-                        if category_count > lists.category_list.len() {
-                            return Err("lists of categories overlap".to_owned());
-                        }
-                        tree.sets.push(set.to_vec());
-                        match flag(item(
-                            "category_list_right_child",
-                            lists.is_set_right,
-                            index,
-                        )?)? {
-                            true => Test::Without(tree.sets.len() - 1),
-                            false => Test::Within(tree.sets.len() - 1),
-                        }
-                    }
+            1 => NodeKind::Split(split(&lists, index, comparison(&lists, index)?)?),
+            2 => {
+                let categories = categories(&lists, index)?;
+                // Lists do not overlap.
+                category_count = category_count.saturating_add(categories.len());
+                if category_count > lists.category_list.len() {
+                    return Err("lists of categories overlap".to_owned());
+                }
+                let set = tree.sets.len();
+                tree.sets.push(categories.to_vec());
+                let is_right = item("category_list_right_child", lists.is_set_right, index)?;
+                let test = match flag(is_right)? {
+                    true => Test::Without(set),
+                    false => Test::Within(set),
                 };
                 NodeKind::Split(split(&lists, index, test)?)
             }

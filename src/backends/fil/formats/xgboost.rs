@@ -321,8 +321,13 @@ fn node(
     })
 }
 
+/// Lists of categories.
+type Sets = Vec<Vec<u32>>;
+/// The set of each node, if it has one.
+type SetsOfNodes = Vec<Option<usize>>;
+
 /// The sets of categories, and which nodes have which.
-fn sets(file: &FileTree, node_count: usize) -> Result<(Vec<Vec<u32>>, Vec<Option<usize>>), String> {
+fn sets(file: &FileTree, node_count: usize) -> Result<(Sets, SetsOfNodes), String> {
     let mut sets = Vec::new();
     let mut sets_of_nodes = Vec::new();
     if file.categories_nodes.is_empty() {
