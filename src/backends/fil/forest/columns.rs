@@ -52,6 +52,16 @@ impl Columns {
             *values = [f32::NAN; L];
         }
     }
+
+    /// Fills the columns of one row.
+    pub fn fill_row(&self, row: &[f32], values: &mut [f32]) {
+        for (column, value) in self.columns.iter().zip(values.iter_mut()) {
+            *value = column.convert(row.get(column.feature).copied().unwrap_or(f32::NAN));
+        }
+        if let Some(value) = values.get_mut(self.columns.len()) {
+            *value = f32::NAN;
+        }
+    }
 }
 
 impl Column {

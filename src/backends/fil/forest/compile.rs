@@ -98,6 +98,10 @@ impl Compiled {
                 .add(tree, forest.class_count)
                 .map_err(|what| format!("tree {index}: {what}"))?;
         }
+        // Sums do not depend on the order, and trees of one depth are walked together.
+        builder
+            .trees
+            .sort_by_key(|tree| (tree.has_sets, tree.depth));
         let scales = forest.trees_per_class().into_iter().map(|count| {
             if forest.is_averaged && count > 0 {
                 1.0 / count as f64

@@ -4,10 +4,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::compile::{Compiled, Nodes, TreePlace};
-use super::walk::{Index, Node, walk, walk_sets};
+use super::walk::{Index, Node, Table, walk, walk_row_sets, walk_sets, walk_trees};
 
 /// Rows that step together.
 const LANES: usize = 8;
+/// Trees that one row walks together.
+const TREES: usize = 4;
 /// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
 const BLOCK: usize = 64;
 /// Fewer rows than this go one by one.
@@ -32,7 +34,7 @@ pub struct Predictor {
 #[derive(Default)]
 struct Scratch {
     together: Vec<[f32; LANES]>,
-    alone: Vec<[f32; 1]>,
+    alone: Vec<f32>,
     sums: Vec<f64>,
 }
 
@@ -148,7 +150,7 @@ impl Scratch {
         }
         let sums = self.sums.chunks_mut(class_count);
         for (row, sums) in rows.chunks(forest.feature_count).zip(sums) {
-            run(forest, nodes, row, &mut self.alone, sums);
+            run_row(forest, nodes, row, &mut self.alone, sums);
         }
     }
 }
@@ -189,9 +191,52 @@ fn run<I: Index, const L: usize>(
     }
 }
 
+/// Adds the leaves of one row to `sums`, several trees at once.
+fn run_row<I: Index>(
+    forest: &Compiled,
+    nodes: &[Node<I>],
+    row: &[f32],
+    columns: &mut Vec<f32>,
+    sums: &mut [f64],
+) {
+    let needed = forest.columns.count() + I::WINDOW;
+    if columns.len() < needed {
+        columns.resize(needed, 0.0);
+    }
+    forest.columns.fill_row(row, columns);
+    let columns = I::window(columns, 0);
+    let mut add_tree = |tree: &TreePlace, leaf: I| {
+        let value = value_of::<I>(I::window(nodes, tree.start), leaf);
+        add(forest, tree, &[value], sums);
+    };
+    let mut rest = &*forest.trees;
+    // Trees with sets are the last.
+    while let Some((trees, others)) = rest.split_first_chunk::<TREES>()
+        && !trees.iter().any(|tree| tree.has_sets)
+    {
+        let depth = trees.iter().map(|tree| tree.depth).max().unwrap_or(0);
+        let windows = trees.each_ref().map(|tree| I::window(nodes, tree.start));
+        let leaves = walk_trees::<I, TREES>(windows, columns, depth);
+        for (tree, leaf) in trees.iter().zip(leaves) {
+            add_tree(tree, leaf);
+        }
+        rest = others;
+    }
+    for tree in rest {
+        let window = I::window(nodes, tree.start);
+        let leaf = if tree.has_sets {
+            let kinds = forest.kinds.get(tree.start..).unwrap_or_default();
+            walk_row_sets::<I>(window, columns, tree.depth, kinds, &forest.sets)
+        } else {
+            let [leaf] = walk_trees::<I, 1>([window], columns, tree.depth);
+            leaf
+        };
+        add_tree(tree, leaf);
+    }
+}
+
 #[inline(always)]
 fn value_of<I: Index>(nodes: &I::Window<Node<I>>, leaf: I) -> f32 {
-    use super::walk::Table;
     nodes.at(leaf.to_usize()).threshold
 }
 

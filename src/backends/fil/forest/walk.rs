@@ -135,6 +135,31 @@ pub fn walk<I: Index, const L: usize>(
     }
 }
 
+/// The leaves of one row in `T` trees, which are walked together as rows are.
+#[inline(always)]
+pub fn walk_trees<I: Index, const T: usize>(
+    trees: [&I::Window<Node<I>>; T],
+    columns: &I::Window<f32>,
+    depth: u32,
+) -> [I; T] {
+    let mut cursors = [I::default(); T];
+    let mut left = depth;
+    loop {
+        for _ in 0..left.min(STRIDE) {
+            for (cursor, nodes) in cursors.iter_mut().zip(trees) {
+                let node = nodes.at(cursor.to_usize());
+                let value = *columns.at(node.column.to_usize());
+                *cursor = node.first.plus(value >= node.threshold);
+            }
+        }
+        left -= left.min(STRIDE);
+        let mut pairs = cursors.iter().zip(trees);
+        if left == 0 || pairs.all(|(&cursor, nodes)| nodes.at(cursor.to_usize()).first == cursor) {
+            return cursors;
+        }
+    }
+}
+
 /// What a node tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kind {
@@ -146,7 +171,7 @@ pub struct Kind {
 
 /// The leaves of `L` rows in a tree with categorical splits; `kinds` are those of its nodes.
 ///
-/// Several rows make both tests at every node: a branch that they take differently costs more.
+/// Both tests are made at every node: a branch that rows take differently costs more.
 #[inline(always)]
 pub fn walk_sets<I: Index, const L: usize>(
     nodes: &I::Window<Node<I>>,
@@ -164,18 +189,9 @@ pub fn walk_sets<I: Index, const L: usize>(
                 let node = nodes.at(index);
                 let value = columns.at(node.column.to_usize())[lane];
                 let kind = kinds.get(index).copied().unwrap_or_default();
-                let is_chosen = || {
-                    let is_member = sets.contains(kind.set, value);
-                    !value.is_nan() & (is_member != kind.is_outside_second)
-                };
+                let is_chosen = kind.sends_to_second(sets, value);
                 let is_above = value >= node.threshold;
-                let is_second = if L > 1 {
-                    (kind.has_set & is_chosen()) | (!kind.has_set & is_above)
-                } else if kind.has_set {
-                    is_chosen()
-                } else {
-                    is_above
-                };
+                let is_second = (kind.has_set & is_chosen) | (!kind.has_set & is_above);
                 *cursor = node.first.plus(is_second);
             }
         }
@@ -187,5 +203,34 @@ pub fn walk_sets<I: Index, const L: usize>(
         {
             return cursors;
         }
+    }
+}
+
+/// The leaf of one row in a tree with categorical splits.
+pub fn walk_row_sets<I: Index>(
+    nodes: &I::Window<Node<I>>,
+    columns: &I::Window<f32>,
+    depth: u32,
+    kinds: &[Kind],
+    sets: &Sets,
+) -> I {
+    let mut cursor = I::default();
+    for _ in 0..depth {
+        let index = cursor.to_usize();
+        let node = nodes.at(index);
+        let value = *columns.at(node.column.to_usize());
+        let kind = kinds.get(index).copied().unwrap_or_default();
+        cursor = node.first.plus(match kind.has_set {
+            true => kind.sends_to_second(sets, value),
+            false => value >= node.threshold,
+        });
+    }
+    cursor
+}
+
+impl Kind {
+    #[inline(always)]
+    fn sends_to_second(self, sets: &Sets, value: f32) -> bool {
+        !value.is_nan() & (sets.contains(self.set, value) != self.is_outside_second)
     }
 }
