@@ -98,7 +98,7 @@ impl Compiled {
                 .add(tree, forest.class_count)
                 .map_err(|what| format!("tree {index}: {what}"))?;
         }
-        // Sums do not depend on the order, and trees of one depth are walked together.
+        // Sums hardly depend on the order, and trees of one depth are walked together.
         builder
             .trees
             .sort_by_key(|tree| (tree.has_sets, tree.depth));

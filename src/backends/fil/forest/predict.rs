@@ -7,13 +7,13 @@ use super::compile::{Compiled, Nodes, TreePlace};
 use super::walk::{Index, Node, Table, walk, walk_row_sets, walk_sets, walk_trees};
 
 /// Rows that step together.
-const LANES: usize = 8;
+const LANES: usize = 16;
 /// Trees that one row walks together.
-const TREES: usize = 4;
+const TREES: usize = 8;
 /// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
 const BLOCK: usize = 64;
 /// Fewer rows than this go one by one.
-const TOGETHER_MIN: usize = 4;
+const TOGETHER_MIN: usize = 7;
 /// Work that is worth a thread of its own, whose start takes some tens of microseconds.
 const THREAD_WORK_NS: u64 = 200_000;
 
