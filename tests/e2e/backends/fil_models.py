@@ -161,7 +161,9 @@ def lightgbm_forest(rows, labels, given, test_rows=None, explain=False, columns=
     values = booster.predict(test_rows).astype(numpy.float32)
     explained = None
     if explain:
-        explained = booster.predict(test_rows, pred_contrib=True).reshape(len(test_rows), -1, rows.shape[1] + 1).squeeze(1)
+        explained = booster.predict(test_rows, pred_contrib=True)
+        if values.ndim > 1:
+            explained = explained.reshape(len(test_rows), -1, rows.shape[1] + 1)
     return Forest("lightgbm", content, test_rows, answers(values, given), given, explained)
 
 
@@ -193,6 +195,8 @@ def lightgbm_forests():
         *cancer, PROBABILITIES, test_rows=holes(cancer[0]), objective="binary", use_missing=False)
     yield "categories", lightgbm_forest(rows, labels, PROBABILITIES, columns=[1, 3], test_rows=strange, objective="binary")
     yield "explained", lightgbm_forest(*cancer, PROBABILITIES, explain=True, objective="binary")
+    yield "explained_multi", lightgbm_forest(
+        *data("iris"), PROBABILITIES, explain=True, objective="multiclass", num_class=3)
 
 
 # scikit-learn, by way of Treelite

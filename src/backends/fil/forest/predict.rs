@@ -168,7 +168,8 @@ fn run<I: Index, const L: usize>(
     let group_count = rows.len().div_ceil(group_rows);
     let needed = group_count * column_count + I::WINDOW;
     if columns.len() < needed {
-        columns.resize(needed, [0.0; L]);
+        // Fresh zeros: what no window reaches is never touched.
+        *columns = vec![[0.0; L]; needed];
     }
     let groups = columns.chunks_mut(column_count);
     for (rows, group) in rows.chunks(group_rows).zip(groups) {
@@ -201,7 +202,7 @@ fn run_row<I: Index>(
 ) {
     let needed = forest.columns.count() + I::WINDOW;
     if columns.len() < needed {
-        columns.resize(needed, 0.0);
+        *columns = vec![0.0; needed];
     }
     forest.columns.fill_row(row, columns);
     let columns = I::window(columns, 0);

@@ -249,7 +249,15 @@ fn compiled_forests_answer_as_they_are_described() {
             is_vector,
             has_sets,
         };
-        for (row_count, threads) in [(1, 1), (6, 1), (4, 1), (9, 1), (64, 2), (150, 1), (1000, 4)] {
+        for (row_count, threads) in [
+            (1, 1),
+            (6, 1),
+            (7, 1),
+            (17, 1),
+            (64, 2),
+            (150, 1),
+            (1000, 4),
+        ] {
             for seed in 1..4 {
                 check(seed * 1000 + number as u64, &shape, row_count, threads);
             }
