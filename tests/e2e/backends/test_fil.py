@@ -10,6 +10,7 @@ import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
+import cuda
 import fil_models
 from case import IS_TRITON, ServerCase, conch_only, needs_library
 from fil_models import CLASS, forests, parameters
@@ -301,7 +302,7 @@ class Refused(FilCase):
         config = forest.config()
         for number, (given, files, expected) in enumerate([
                 (config.replace("[ 30 ]", "[ 31 ]"), files, "configuration expects 31 features in 'input__0', the model has 30"),
-                (config.replace("[ 2 ]", "[ 3 ]"), files, "configuration expects the shape \\[3\\] for output 'output__0', model provides 2"),
+                (config.replace("[ 2 ]", "[ 3 ]"), files, "expects the shape \\[3\\] for output 'output__0', model provides 2 values"),
                 (config.replace("input__0", "x"), files, "expected a tensor named input__0, got x"),
                 (config.replace("output__0", "y"), files, "expected a tensor named output__0, got y"),
                 (config.replace("FP32", "FP64"), files, "expected input__0 datatype to be FP32"),
@@ -315,14 +316,6 @@ class Refused(FilCase):
         ]):
             with self.subTest(expected=expected):
                 self.assertRegex(self.refused(f"config_{number}", given, files), expected)
-
-    @conch_only
-    def test_gpus(self):
-        forest = forests()["xgboost_binary"]
-        self.repository.model("gpu", forest.config().replace("KIND_CPU", "KIND_GPU"), files={"1/xgboost.json": forest.content})
-        status, _, reply = self.load("gpu")
-        self.assertEqual(status, 400)
-        self.assertIn("GPU", json.loads(reply)["error"])
 
     def test_parameters_without_effect_are_told_once(self):
         forest = forests()["xgboost_binary_class"]
@@ -344,6 +337,35 @@ class Refused(FilCase):
 
     def test_classes_are_numbers(self):
         self.assertEqual(fil_models.answers(numpy.array([[0.1, 0.9]]), CLASS).tolist(), [1])
+
+
+@conch_only
+@needs_library("fil")
+class WhereGpusAre(FilCase):
+    """With a device there, instances are of its kind if the configuration says so, and on CPUs if it leaves the choice."""
+
+    flags = ("--model-control-mode=explicit",)
+
+    @classmethod
+    def setUpClass(cls):
+        if not cuda.IS_REAL and not cuda.DOUBLE.exists():
+            raise unittest.SkipTest(f"{cuda.DOUBLE} is not built")
+        cls.environment = cuda.environment(devices=1)
+        super().setUpClass()
+
+    def test_kinds(self):
+        forest = forests()["xgboost_binary"]
+        files = {"1/xgboost.json": forest.content}
+        self.repository.model("gpu", forest.config().replace("KIND_CPU", "KIND_GPU"), files=files)
+        status, _, reply = self.load("gpu")
+        self.assertEqual(status, 400)
+        self.assertIn("the fil backend runs on CPUs only; set kind: KIND_CPU in the model's instance_group", json.loads(reply)["error"])
+        self.repository.model("auto", forest.config().replace("KIND_CPU", "KIND_AUTO"), files=files)
+        self.repository.model("none", forest.config().replace("instance_group [ { kind: KIND_CPU } ]", ""), files=files)
+        for name in ("auto", "none"):
+            status, _, reply = self.load(name)
+            self.assertEqual(status, 200, reply)
+            self.assert_near(infer(httpclient, self.http(), name, forest.rows)[0], forest.expected)
 
 
 if __name__ == "__main__":
