@@ -1,0 +1,270 @@
+//! Answers for the rows of a batch: blocks of rows go through one tree after the other.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::compile::{Compiled, Nodes, TreePlace};
+use super::walk::{Index, Node, Table, walk, walk_row_sets, walk_sets, walk_trees};
+
+/// Rows that step together.
+const LANES: usize = 16;
+/// Trees that one row walks together.
+const TREES: usize = 8;
+/// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
+const BLOCK: usize = 64;
+/// Fewer rows than this go one by one.
+const TOGETHER_MIN: usize = 7;
+/// Work that is worth a thread of its own, whose start takes some tens of microseconds.
+const THREAD_WORK_NS: u64 = 200_000;
+
+/// Parts of a batch per thread, so that one that starts late delays the others less.
+const SHARES: usize = 2;
+
+/// What becomes of a row's answers: they are brought into the form of its output.
+pub type Finish<'f> = dyn Fn(&[f64], &mut [f32]) + Sync + 'f;
+
+/// Memory for batches, kept between them.
+#[derive(Default)]
+pub struct Predictor {
+    workers: Vec<Scratch>,
+    threads_max: usize,
+}
+
+/// What one thread needs.
+#[derive(Default)]
+struct Scratch {
+    together: Vec<[f32; LANES]>,
+    alone: Vec<f32>,
+    sums: Vec<f64>,
+}
+
+impl Predictor {
+    /// At most as many threads work on a batch.
+    pub fn new(threads_max: usize) -> Predictor {
+        Predictor {
+            workers: Vec::new(),
+            threads_max: threads_max.max(1),
+        }
+    }
+
+    /// Writes the answers of `rows` into `answers`, which has `width` values per row.
+    pub fn predict(
+        &mut self,
+        forest: &Compiled,
+        rows: &[f32],
+        answers: &mut [f32],
+        width: usize,
+        finish: &Finish<'_>,
+    ) {
+        let count = rows.len() / forest.feature_count;
+        let threads = self.thread_count(forest, count);
+        self.workers
+            .resize_with(threads.max(self.workers.len()), Scratch::default);
+        let Some((own, others)) = self.workers.split_first_mut() else {
+            return;
+        };
+        if threads == 1 {
+            return own.predict(forest, rows, answers, width, finish);
+        }
+        let share = count.div_ceil(threads * SHARES).next_multiple_of(BLOCK);
+        let row_shares = rows.chunks(share * forest.feature_count);
+        let shares = Mutex::new(row_shares.zip(answers.chunks_mut(share * width)));
+        let work = |scratch: &mut Scratch| {
+            loop {
+                // The lock is gone before the work begins.
+                let next = shares.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((rows, answers)) = next else {
+                    return;
+                };
+                scratch.predict(forest, rows, answers, width, finish);
+            }
+        };
+        let work = &work;
+        thread::scope(|scope| {
+            for scratch in others.iter_mut().take(threads - 1) {
+                // Without another thread, this one does all.
+                if thread::Builder::new()
+                    .spawn_scoped(scope, move || work(scratch))
+                    .is_err()
+                {
+                    break;
+                }
+            }
+            work(own);
+        });
+    }
+
+    fn thread_count(&self, forest: &Compiled, count: usize) -> usize {
+        let work = (count as u64).saturating_mul(forest.row_cost_ns());
+        let worth = usize::try_from(work / THREAD_WORK_NS).unwrap_or(usize::MAX);
+        worth
+            .min(self.threads_max)
+            .min(count.div_ceil(BLOCK))
+            .max(1)
+    }
+}
+
+impl Scratch {
+    fn predict(
+        &mut self,
+        forest: &Compiled,
+        rows: &[f32],
+        answers: &mut [f32],
+        width: usize,
+        finish: &Finish<'_>,
+    ) {
+        let row_blocks = rows.chunks(BLOCK * forest.feature_count);
+        for (rows, answers) in row_blocks.zip(answers.chunks_mut(BLOCK * width)) {
+            let count = rows.len() / forest.feature_count;
+            // Lanes that are not used have sums as well.
+            let lanes = count.next_multiple_of(LANES);
+            self.sums.clear();
+            self.sums.resize(lanes * forest.class_count, 0.0);
+            match &forest.nodes {
+                Nodes::Small(nodes) => self.add_up(forest, nodes, rows, count),
+                Nodes::Medium(nodes) => self.add_up(forest, nodes, rows, count),
+                Nodes::Large(nodes) => self.add_up(forest, nodes, rows, count),
+            }
+            let sums = self.sums.chunks_mut(forest.class_count);
+            for (sums, answer) in sums.zip(answers.chunks_mut(width)) {
+                let ends = forest.scales.iter().zip(&forest.base_scores);
+                for (sum, (scale, base)) in sums.iter_mut().zip(ends) {
+                    *sum = *sum * scale + base;
+                }
+                forest.link.apply(sums);
+                finish(sums, answer);
+            }
+        }
+    }
+
+    fn add_up<I: Index>(
+        &mut self,
+        forest: &Compiled,
+        nodes: &[Node<I>],
+        rows: &[f32],
+        count: usize,
+    ) {
+        let class_count = forest.class_count;
+        if count >= TOGETHER_MIN {
+            return run(forest, nodes, rows, &mut self.together, &mut self.sums);
+        }
+        let sums = self.sums.chunks_mut(class_count);
+        for (row, sums) in rows.chunks(forest.feature_count).zip(sums) {
+            run_row(forest, nodes, row, &mut self.alone, sums);
+        }
+    }
+}
+
+/// Adds the leaves of up to a block of rows to `sums`, `L` rows at once.
+fn run<I: Index, const L: usize>(
+    forest: &Compiled,
+    nodes: &[Node<I>],
+    rows: &[f32],
+    columns: &mut Vec<[f32; L]>,
+    sums: &mut [f64],
+) {
+    let column_count = forest.columns.count();
+    let group_rows = L * forest.feature_count;
+    let group_count = rows.len().div_ceil(group_rows);
+    let needed = group_count * column_count + I::WINDOW;
+    if columns.len() < needed {
+        // Fresh zeros: what no window reaches is never touched.
+        *columns = vec![[0.0; L]; needed];
+    }
+    let groups = columns.chunks_mut(column_count);
+    for (rows, group) in rows.chunks(group_rows).zip(groups) {
+        forest.columns.fill(rows, forest.feature_count, group);
+    }
+    for tree in &forest.trees {
+        let window = I::window(nodes, tree.start);
+        let sums = sums.chunks_mut(L * forest.class_count);
+        for (group, sums) in (0..group_count).zip(sums) {
+            let columns = I::window(columns, group * column_count);
+            let leaves: [I; L] = if tree.has_sets {
+                let kinds = forest.kinds.get(tree.start..).unwrap_or_default();
+                walk_sets::<I, L>(window, columns, tree.depth, kinds, &forest.sets)
+            } else {
+                walk::<I, L>(window, columns, tree.depth)
+            };
+            let values = leaves.map(|leaf| value_of::<I>(window, leaf));
+            add(forest, tree, &values, sums);
+        }
+    }
+}
+
+/// Adds the leaves of one row to `sums`, several trees at once.
+fn run_row<I: Index>(
+    forest: &Compiled,
+    nodes: &[Node<I>],
+    row: &[f32],
+    columns: &mut Vec<f32>,
+    sums: &mut [f64],
+) {
+    let needed = forest.columns.count() + I::WINDOW;
+    if columns.len() < needed {
+        *columns = vec![0.0; needed];
+    }
+    forest.columns.fill_row(row, columns);
+    let columns = I::window(columns, 0);
+    let mut add_tree = |tree: &TreePlace, leaf: I| {
+        let value = value_of::<I>(I::window(nodes, tree.start), leaf);
+        add(forest, tree, &[value], sums);
+    };
+    let mut rest = &*forest.trees;
+    // Trees with sets are the last.
+    while let Some((trees, others)) = rest.split_first_chunk::<TREES>()
+        && !trees.iter().any(|tree| tree.has_sets)
+    {
+        let depth = trees.iter().map(|tree| tree.depth).max().unwrap_or(0);
+        let windows = trees.each_ref().map(|tree| I::window(nodes, tree.start));
+        let leaves = walk_trees::<I, TREES>(windows, columns, depth);
+        for (tree, leaf) in trees.iter().zip(leaves) {
+            add_tree(tree, leaf);
+        }
+        rest = others;
+    }
+    for tree in rest {
+        let window = I::window(nodes, tree.start);
+        let leaf = if tree.has_sets {
+            let kinds = forest.kinds.get(tree.start..).unwrap_or_default();
+            walk_row_sets::<I>(window, columns, tree.depth, kinds, &forest.sets)
+        } else {
+            let [leaf] = walk_trees::<I, 1>([window], columns, tree.depth);
+            leaf
+        };
+        add_tree(tree, leaf);
+    }
+}
+
+#[inline(always)]
+fn value_of<I: Index>(nodes: &I::Window<Node<I>>, leaf: I) -> f32 {
+    nodes.at(leaf.to_usize()).threshold
+}
+
+/// Adds what the rows of a group found in a tree.
+#[inline(always)]
+fn add(forest: &Compiled, tree: &TreePlace, values: &[f32], sums: &mut [f64]) {
+    match tree.class {
+        Some(_) if forest.class_count == 1 => {
+            for (sum, &value) in sums.iter_mut().zip(values) {
+                *sum += f64::from(value);
+            }
+        }
+        Some(class) => {
+            for (sums, &value) in sums.chunks_mut(forest.class_count).zip(values) {
+                if let Some(sum) = sums.get_mut(class) {
+                    *sum += f64::from(value);
+                }
+            }
+        }
+        None => {
+            for (sums, value) in sums.chunks_mut(forest.class_count).zip(values) {
+                let start = value.to_bits() as usize * forest.class_count;
+                let vector = forest.vectors.get(start..).unwrap_or_default();
+                for (sum, &value) in sums.iter_mut().zip(vector) {
+                    *sum += f64::from(value);
+                }
+            }
+        }
+    }
+}
