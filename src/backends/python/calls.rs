@@ -98,14 +98,17 @@ impl<'h> Calls<'h> {
         match message.text.first() {
             Some(&wire::SEND) => match (SendMessage::read(&message.text), self.instance) {
                 (Ok(sent), Some(instance)) => {
+                    let response = sent.response.as_ref();
+                    let is_awaited = response.is_some_and(ResponseMessage::is_awaited);
                     let places = OutputPlaces {
                         segment: &process.responses,
                         tensors_at: message.tensors_at,
                         inputs: None,
-                        lender: Some(Lender {
+                        lender: (!is_awaited).then_some(Lender {
                             process,
                             reply: &message,
                         }),
+                        devices: Some(&process.devices),
                     };
                     return send(instance.in_flight, sent, &places);
                 }
@@ -153,6 +156,8 @@ impl<'h> Calls<'h> {
             ("family" | "new_metric" | "metric", _) => {
                 answer(process, message, self.metrics.handle(text.kind(), &text));
             }
+            ("drop_device", _) => process.devices.buffers.is_done(text.number),
+            ("drop_device_mapping", _) => process.devices.buffers.is_unmapped(text.number),
             ("drop_family", _) => self.metrics.drop_family(text.number),
             (kind, _) => {
                 let unknown = Error::invalid(format!("the server knows no call '{kind}'"));

@@ -11,6 +11,7 @@ use sdk::serde_json::{self, Map, Value};
 use sdk::{Code, DataType, Error, Outgoing, TensorBytes, TensorMemory, element_count};
 use serde::Deserialize;
 
+use crate::devices::{DeviceOutput, StubDevices};
 use crate::process::{LentBlock, Reply, StubProcess};
 use crate::shared_tensor;
 
@@ -66,6 +67,8 @@ pub(crate) struct OutputPlaces<'p> {
     pub(crate) inputs: Option<(&'p SharedSegment, Range<u64>)>,
     /// Whose block the tensors lie in, if the server may send them from there.
     pub(crate) lender: Option<Lender<'p>>,
+    /// Those of the stub's process.
+    pub(crate) devices: Option<&'p StubDevices>,
 }
 
 /// A reply, and its process.
@@ -117,6 +120,11 @@ pub(crate) fn reply_rows(message: &[u8], count: usize) -> Result<Vec<ResponseRow
 }
 
 impl<'m> ResponseRow<'m> {
+    /// As [`ResponseMessage::is_awaited`].
+    pub(crate) fn is_awaited(&self) -> bool {
+        matches!(self, ResponseRow::Response(response) if response.is_awaited())
+    }
+
     fn read(reader: &mut MessageReader<'m>) -> Result<ResponseRow<'m>, Malformed> {
         match reader.byte()? {
             wire::ROW_LATER => Ok(ResponseRow::Later),
@@ -177,6 +185,18 @@ impl<'m> ResponseMessage<'m> {
         })
     }
 
+    /// Whether the stub waits until it has its block back, since outputs lie on GPUs.
+    pub(crate) fn is_awaited(&self) -> bool {
+        match self {
+            ResponseMessage::Error(_) => false,
+            ResponseMessage::Outputs { outputs, .. } => {
+                let is_on_device =
+                    |row: &TensorRow<'_>| matches!(row.place, TensorPlace::Device(_));
+                outputs.iter().any(is_on_device)
+            }
+        }
+    }
+
     /// Puts the outputs and parameters into a response.
     ///
     /// # Errors
@@ -202,9 +222,19 @@ impl<'m> ResponseMessage<'m> {
                 DataType::from_number(row.data_type).ok_or_else(|| wrong("no data type"))?;
             let shape: Vec<i64> = row.dims.iter().collect();
             check_size(data_type, &shape, row.bytes).map_err(&wrong)?;
+            let name = CString::new(name).map_err(|_| wrong("its name has a NUL"))?;
+            if let (TensorPlace::Device(place), Some(devices)) = (row.place, places.devices) {
+                let output = DeviceOutput {
+                    name: &name,
+                    data_type,
+                    shape: &shape,
+                    bytes: row.bytes,
+                };
+                devices.copy_output(response, &output, place)?;
+                continue;
+            }
             let source = places.bytes(row);
             let source = source.ok_or_else(|| wrong("it lies outside of the shared memory"))?;
-            let name = CString::new(name).map_err(|_| wrong("its name has a NUL"))?;
             let lent = lent
                 .as_ref()
                 .filter(|_| data_type.element_bytes().is_some())
@@ -265,7 +295,7 @@ impl<'p> OutputPlaces<'p> {
                     false => None,
                 }
             }
-            TensorPlace::Senders { .. } => None,
+            TensorPlace::Senders { .. } | TensorPlace::Device(_) => None,
         }
     }
 }
@@ -401,6 +431,7 @@ mod tests {
             tensors_at: 1 << 16,
             inputs: Some((&ours, 4096..8192)),
             lender: None,
+            devices: None,
         };
         let end = 1 << 20;
         for (place, bytes, is_there) in [

@@ -10,26 +10,32 @@ use conch_python_ipc::wire::{self, Correlation, MessageWriter, TensorPlace};
 use sdk::{CorrelationId, Error, Input, Parameter, Request};
 use serde_json::{Map, Value, json};
 
+use crate::device_inputs::DeviceInputs;
+
 /// A message that is being made.
-pub(crate) struct ExecuteMessage<'b> {
+pub(crate) struct ExecuteMessage<'p, 'b> {
     pub(crate) writer: MessageWriter,
     /// Inputs with their offsets behind the message.
     pub(crate) inputs: Vec<(Input<'b>, u64)>,
     pub(crate) tensor_bytes: u64,
+    pub(crate) device_inputs: DeviceInputs<'p, 'b>,
 }
 
-impl<'b> ExecuteMessage<'b> {
-    /// The message of requests, each with its number.
+impl<'p, 'b> ExecuteMessage<'p, 'b> {
+    /// The message of requests, each with its number. Inputs that `device_inputs` takes are
+    /// elsewhere.
     ///
     /// # Errors
     /// Whatever the server reports.
     pub(crate) fn new(
         requests: impl ExactSizeIterator<Item = (Request<'b>, u64)>,
-    ) -> Result<ExecuteMessage<'b>, Error> {
+        device_inputs: DeviceInputs<'p, 'b>,
+    ) -> Result<ExecuteMessage<'p, 'b>, Error> {
         let mut message = ExecuteMessage {
             writer: MessageWriter::new(wire::EXECUTE),
             inputs: Vec::with_capacity(requests.len()),
             tensor_bytes: 0,
+            device_inputs,
         };
         let count = u32::try_from(requests.len());
         message
@@ -75,8 +81,14 @@ impl<'b> ExecuteMessage<'b> {
 
     fn add_input(&mut self, input: Input<'b>) -> Result<(), Error> {
         let (offset, bytes) = (self.tensor_bytes, input.byte_count() as u64);
-        let place = TensorPlace::Behind(offset);
         let data_type = input.data_type().number();
+        if let Some(place) = self.device_inputs.add(&input)? {
+            let (name, place) = (text(input.name()), TensorPlace::Device(&place));
+            self.writer
+                .tensor(&name, data_type, input.shape(), place, bytes);
+            return Ok(());
+        }
+        let place = TensorPlace::Behind(offset);
         self.writer
             .tensor(&text(input.name()), data_type, input.shape(), place, bytes);
         self.tensor_bytes = bytes

@@ -155,6 +155,7 @@ mod tests {
             let model = ModelSettings {
                 environment: environment.map(str::to_owned),
                 interpreter: interpreter.map(PathBuf::from),
+                ..ModelSettings::default()
             };
             environments.interpreter(&settings, &model, &root)
         };
@@ -195,7 +196,7 @@ mod tests {
         let environments = Environments::default();
         let model = ModelSettings {
             environment: Some(archive.to_string_lossy().into_owned()),
-            interpreter: None,
+            ..ModelSettings::default()
         };
         let find = || environments.interpreter(&Settings::default(), &model, Path::new("/"));
         let first = find().unwrap();

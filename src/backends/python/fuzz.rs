@@ -5,10 +5,11 @@ use std::panic::{RefUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use conch_backend_sdk::DeviceAccess;
 use conch_python_ipc::wire::{self, Correlation, MessageWriter, TensorPlace};
 use conch_python_ipc::{
-    ALIGNMENT_BYTES, BlockHeader, CONTROL_BYTES, MESSAGE_BYTES_MAX, MessageSlot, OffsetRing,
-    SharedSegment,
+    ALIGNMENT_BYTES, BlockHeader, CONTROL_BYTES, DevicePlace, MESSAGE_BYTES_MAX, MessageSlot,
+    OffsetRing, SharedSegment,
 };
 
 use crate::call_text::CallText;
@@ -104,7 +105,7 @@ const REQUESTS: usize = 4;
 fn write_response(message: &mut MessageWriter) {
     message.byte(0);
     message.text(r#"{"a":1,"b":"x","c":1.5}"#);
-    message.u32(3);
+    message.u32(4);
     message.tensor("OUT", 11, &[1, 2], TensorPlace::Behind(0), 8);
     message.tensor("SAME", 11, &[4], TensorPlace::Receivers(CONTROL_BYTES), 16);
     let place = TensorPlace::Senders {
@@ -112,6 +113,8 @@ fn write_response(message: &mut MessageWriter) {
         offset: 0,
     };
     message.tensor("B", 13, &[-1], place, 9);
+    let place = [7; DevicePlace::BYTES];
+    message.tensor("GPU", 11, &[4], TensorPlace::Device(&place), 16);
 }
 
 #[test]
@@ -129,6 +132,7 @@ fn no_message_leads_outside() {
                 tensors_at: random.edge(),
                 inputs: Some((&ours, CONTROL_BYTES..CONTROL_BYTES + 4096)),
                 lender: None,
+                devices: None,
             };
             let mut message = seeds[random.below(seeds.len())].clone();
             random.mutate_bytes(&mut message);
@@ -169,7 +173,8 @@ fn read_outputs(response: &ResponseMessage<'_>, places: &OutputPlaces<'_>) {
 #[test]
 fn no_block_leads_outside() {
     run("CONCH_PYTHON_BLOCK_SEED", KEPT_BLOCKS, 300, |random| {
-        let process = StubProcess::new(SEGMENT_BYTES, Arc::new(())).expect("memory");
+        let process =
+            StubProcess::new(SEGMENT_BYTES, Arc::new(()), DeviceAccess::default()).expect("memory");
         for _ in 0..40 {
             random.scribble(&process.responses);
             random.scribble(process.blocks.segment());
@@ -201,7 +206,9 @@ fn no_block_leads_outside() {
 #[test]
 fn no_word_of_the_control_area_hangs_or_leads_outside() {
     run("CONCH_PYTHON_WORD_SEED", KEPT_CONTROL, 300, |random| {
-        let process = Arc::new(StubProcess::new(SEGMENT_BYTES, Arc::new(())).expect("memory"));
+        let process = Arc::new(
+            StubProcess::new(SEGMENT_BYTES, Arc::new(()), DeviceAccess::default()).expect("memory"),
+        );
         for _ in 0..40 {
             random.scribble(&process.responses);
             random.scribble(process.blocks.segment());

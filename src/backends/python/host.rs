@@ -49,6 +49,7 @@ pub(crate) struct StubHost {
     name: String,
     /// The command that makes the model.
     initialize: String,
+    devices: sdk::DeviceAccess,
     state: Mutex<HostState>,
     changed: Condvar,
     pub(crate) in_flight: InFlight,
@@ -82,11 +83,13 @@ impl InstanceThread {
         model: &Arc<ModelStubs>,
         name: &str,
         initialize: String,
+        devices: sdk::DeviceAccess,
     ) -> Result<InstanceThread, Error> {
         let host = Arc::new(StubHost {
             model: Arc::clone(model),
             name: name.to_owned(),
             initialize,
+            devices,
             state: Mutex::new(HostState::Starting),
             changed: Condvar::new(),
             in_flight: InFlight::default(),
@@ -220,7 +223,7 @@ impl StubHost {
         let process = self
             .model
             .launch
-            .start(&self.model.supervisor, &self.name)?;
+            .start(&self.model.supervisor, &self.name, self.devices)?;
         let instance = InstanceCalls {
             in_flight: &self.in_flight,
             readiness: &self.readiness,

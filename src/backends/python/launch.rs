@@ -69,7 +69,8 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Starts a process. `name` is that of its instance, or of the model.
+    /// Starts a process. `name` is that of its instance, or of the model; `devices` opens GPUs on
+    /// which it has tensors.
     ///
     /// # Errors
     /// `Internal` with the interpreter's name if it cannot be started, or without memory or
@@ -78,6 +79,7 @@ impl Launch {
         &self,
         supervisor: &Supervisor,
         name: &str,
+        devices: sdk::DeviceAccess,
     ) -> Result<Arc<StubProcess>, Error> {
         let program = &self.interpreter.program;
         let failed = |what: &dyn std::fmt::Display| {
@@ -86,7 +88,7 @@ impl Launch {
                 program.display()
             ))
         };
-        let process = StubProcess::new(self.segment_bytes, Arc::clone(&self.memory) as _)
+        let process = StubProcess::new(self.segment_bytes, Arc::clone(&self.memory) as _, devices)
             .map_err(|error| failed(&error))?;
         let process = Arc::new(process);
         let (ours, theirs) = rustix::net::socketpair(

@@ -11,6 +11,9 @@ mod child_request;
 mod children;
 mod control;
 mod decode;
+mod device_buffers;
+mod device_inputs;
+mod devices;
 mod encode;
 mod environment;
 #[cfg(test)]
@@ -36,6 +39,7 @@ use serde_json::json;
 
 use crate::calls::Calls;
 use crate::decode::{CommandReply, Lender, OutputPlaces, ResponseMessage, ResponseRow, reply_rows};
+use crate::device_inputs::DeviceInputs;
 use crate::encode::ExecuteMessage;
 use crate::environment::Environments;
 use crate::host::{
@@ -93,6 +97,8 @@ pub struct Model {
     config: String,
     version: u64,
     directory: PathBuf,
+    /// Whether `FORCE_CPU_ONLY_INPUT_TENSORS` is "no".
+    has_device_inputs: bool,
     hosts: Mutex<Vec<Weak<StubHost>>>,
 }
 
@@ -101,7 +107,7 @@ impl sdk::Model for Model {
     type Instance = Instance;
 
     fn initialize(backend: &Python, context: &mut ModelContext) -> Result<Self, Error> {
-        let model_settings = ModelSettings::read(context.config());
+        let model_settings = ModelSettings::read(context.config())?;
         let interpreter = backend.environments.interpreter(
             &backend.settings,
             &model_settings,
@@ -134,6 +140,7 @@ impl sdk::Model for Model {
             config: context.config().json().to_string(),
             version: context.version(),
             directory: context.directory().to_owned(),
+            has_device_inputs: model_settings.has_device_inputs,
             hosts: Mutex::default(),
         })
     }
@@ -146,7 +153,8 @@ fn complete(
     server: &sdk::Server,
     context: &mut ModelContext,
 ) -> Result<(), Error> {
-    let process = launch.start(&backend.supervisor, &launch.model_name)?;
+    let devices = sdk::DeviceAccess::default();
+    let process = launch.start(&backend.supervisor, &launch.model_name, devices)?;
     let command = json!({ "k": "complete", "config": context.config().json().to_string() });
     let calls = Calls::without_requests(server);
     let limit = backend.settings.start_timeout;
@@ -190,6 +198,8 @@ impl sdk::Ready for Model {
 /// One instance, with its process.
 pub struct Instance {
     thread: InstanceThread,
+    /// The GPU on which it gets inputs that lie there.
+    input_device: Option<u32>,
 }
 
 impl sdk::Instance for Instance {
@@ -207,11 +217,16 @@ impl sdk::Instance for Instance {
             "model_name": launch.model_name,
         });
         let command = json!({ "k": "initialize", "args": arguments }).to_string();
-        let thread = InstanceThread::start(&model.stubs, &context.name, command)?;
+        let devices = sdk::DeviceAccess::of(context);
+        let thread = InstanceThread::start(&model.stubs, &context.name, command, devices)?;
         let mut hosts = model.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         hosts.retain(|host| host.strong_count() > 0);
         hosts.push(Arc::downgrade(&thread.host));
-        Ok(Instance { thread })
+        let is_on_gpu = context.kind == sdk::Kind::Gpu && model.has_device_inputs;
+        Ok(Instance {
+            thread,
+            input_device: u32::try_from(context.device_id).ok().filter(|_| is_on_gpu),
+        })
     }
 
     fn execute(&mut self, _model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
@@ -227,7 +242,8 @@ impl sdk::Instance for Instance {
         if requests.is_empty() {
             return Ok(());
         }
-        let mut outcome = execute(host, &process, batch, &requests);
+        let device = self.input_device;
+        let mut outcome = execute(host, &process, device, batch, &requests);
         // The process ended before it took them: the next one executes them. A process that ends
         // again and again is given up (stub-restart-limit).
         while let Err(ExecuteFailure::NotTaken) = outcome {
@@ -237,7 +253,7 @@ impl sdk::Instance for Instance {
                     for executing in &requests {
                         host.in_flight.begin_again(executing.number);
                     }
-                    execute(host, &process, batch, &requests)
+                    execute(host, &process, device, batch, &requests)
                 }
                 Err(error) => Err(error.into()),
             };
@@ -268,6 +284,7 @@ impl From<Error> for ExecuteFailure {
 fn execute(
     host: &StubHost,
     process: &Arc<StubProcess>,
+    device: Option<u32>,
     batch: &Batch<'_>,
     requests: &[Executing<'_>],
 ) -> Result<(), ExecuteFailure> {
@@ -275,6 +292,7 @@ fn execute(
         requests
             .iter()
             .map(|executing| (executing.request, executing.number)),
+        DeviceInputs::new(&process.devices, device),
     )?;
     let room = process.write(message.writer.bytes(), message.tensor_bytes);
     let (offset, tensors_at) = room.ok_or_else(|| {
@@ -287,12 +305,12 @@ fn execute(
             ),
         )
     })?;
-    for (input, at) in &message.inputs {
-        let copied = shared_tensor::copy_in(input, process.blocks.segment(), tensors_at + at);
-        if let Err(error) = copied {
-            process.blocks.give_back(offset);
-            return Err(error.into());
-        }
+    let copied = message.inputs.iter().try_for_each(|(input, at)| {
+        shared_tensor::copy_in(input, process.blocks.segment(), tensors_at + at)
+    });
+    if let Err(error) = copied.and_then(|()| message.device_inputs.copy()) {
+        process.blocks.give_back(offset);
+        return Err(error.into());
     }
     batch.begin_compute();
     let reply = process.command(offset, None);
@@ -306,6 +324,8 @@ fn execute(
         }
     })?;
     host.note_execution();
+    let rows = reply_rows(&reply.text, requests.len())?;
+    let is_awaited = rows.iter().any(ResponseRow::is_awaited);
     let places = OutputPlaces {
         segment: &process.responses,
         tensors_at: reply.tensors_at,
@@ -313,12 +333,12 @@ fn execute(
             process.blocks.segment(),
             tensors_at..tensors_at.saturating_add(message.tensor_bytes),
         )),
-        lender: Some(Lender {
+        lender: (!is_awaited).then_some(Lender {
             process,
             reply: &reply,
         }),
+        devices: Some(&process.devices),
     };
-    let rows = reply_rows(&reply.text, requests.len())?;
     for (executing, row) in requests.iter().zip(rows) {
         executing.answer(host, row, &places);
     }

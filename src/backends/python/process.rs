@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use conch_backend_sdk::MemoryCharge;
+use conch_backend_sdk::{DeviceAccess, MemoryCharge};
 use conch_python_ipc::{
     BlockAllocator, BlockHeader, MESSAGE_BYTES_MAX, Message, MessageSlot, OffsetRing, PageBound,
     SegmentError, SharedSegment,
 };
 use rustix::process::{Pid, Signal};
+
+use crate::devices::StubDevices;
 
 /// The server may send responses from this part of a stub's segment; further ones are copied.
 const LENT_PART: u64 = 4;
@@ -44,6 +46,8 @@ pub(crate) struct StubProcess {
     is_dead: AtomicBool,
     /// The last reply that was taken.
     last_reply: AtomicU32,
+    /// GPUs on which the stub has tensors.
+    pub(crate) devices: StubDevices,
     /// Output blocks that the stub was told of.
     kept: Mutex<HashSet<u64>>,
     /// Bytes of the stub's segment that the server sends responses from.
@@ -99,6 +103,7 @@ impl StubProcess {
     pub(crate) fn new(
         segment_bytes: u64,
         memory: Arc<dyn PageBound>,
+        devices: DeviceAccess,
     ) -> Result<StubProcess, SegmentError> {
         let requests = SharedSegment::create("conch python requests", segment_bytes)?;
         let responses = SharedSegment::create("conch python responses", segment_bytes)?;
@@ -109,6 +114,7 @@ impl StubProcess {
             ended: Condvar::new(),
             is_dead: AtomicBool::new(false),
             last_reply: AtomicU32::new(0),
+            devices: StubDevices::new(devices, segment_bytes),
             kept: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
         })
@@ -249,9 +255,10 @@ impl StubProcess {
         }
     }
 
-    /// Gives pages of our segment back that were not used for a while.
+    /// Gives back what was not used for a while: pages of our segment, memory of the stub's.
     pub(crate) fn trim(&self) {
         self.blocks.trim();
+        self.devices.trim();
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, ProcessState> {

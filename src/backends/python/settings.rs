@@ -132,24 +132,40 @@ pub(crate) struct ModelSettings {
     /// A folder with an environment, or an archive of one.
     pub(crate) environment: Option<String>,
     pub(crate) interpreter: Option<PathBuf>,
+    /// Instances on GPUs get inputs that lie there as they are.
+    pub(crate) has_device_inputs: bool,
 }
 
 impl ModelSettings {
-    pub(crate) fn read(config: &ModelConfig) -> ModelSettings {
+    /// # Errors
+    /// `Unsupported` for a value that a parameter cannot have, in upstream's words.
+    pub(crate) fn read(config: &ModelConfig) -> Result<ModelSettings, Error> {
         let parameter = |name: &str| {
             let value = config.json().pointer("/parameters")?.get(name)?;
             let value = value.get("string_value")?.as_str()?;
             (!value.is_empty()).then(|| value.to_owned())
         };
-        ModelSettings {
+        let force = parameter("FORCE_CPU_ONLY_INPUT_TENSORS");
+        Ok(ModelSettings {
             environment: parameter("EXECUTION_ENV_PATH"),
             interpreter: parameter("python-interpreter").map(PathBuf::from),
-        }
+            has_device_inputs: match force.as_deref() {
+                None | Some("yes") => false,
+                Some("no") => true,
+                Some(other) => {
+                    return Err(Error::unsupported(format!(
+                        "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {other}'"
+                    )));
+                }
+            },
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(cmdline: &str) -> Result<Settings, String> {
@@ -209,8 +225,20 @@ mod tests {
             br#"{"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/envs/a"},
                 "python-interpreter": {"string_value": ""}}}"#,
         );
-        let read = ModelSettings::read(&config.unwrap());
+        let read = ModelSettings::read(&config.unwrap()).unwrap();
         assert_eq!(read.environment.as_deref(), Some("/envs/a"));
         assert_eq!(read.interpreter, None);
+        assert!(!read.has_device_inputs);
+    }
+
+    #[test]
+    fn where_inputs_lie() {
+        for (value, expected) in [("yes", Some(false)), ("no", Some(true)), ("maybe", None)] {
+            let name = "FORCE_CPU_ONLY_INPUT_TENSORS";
+            let config = json!({ "parameters": { name: { "string_value": value } } });
+            let config = ModelConfig::parse(config.to_string().as_bytes()).unwrap();
+            let read = ModelSettings::read(&config).map(|read| read.has_device_inputs);
+            assert_eq!(read.ok(), expected, "{value}");
+        }
     }
 }

@@ -20,6 +20,7 @@
 mod bell;
 #[cfg(not(loom))]
 mod blocks;
+mod device_place;
 mod header;
 mod ring;
 #[cfg(not(loom))]
@@ -29,6 +30,7 @@ pub mod wire;
 
 #[cfg(not(loom))]
 pub use blocks::{BlockAllocator, BlockUsage, PageBound};
+pub use device_place::{DevicePlace, IPC_HANDLE_BYTES};
 pub use header::{BlockHeader, BlockState};
 pub use ring::{OffsetRing, RingFault};
 #[cfg(not(loom))]

@@ -16,6 +16,8 @@
 //! A response is 1 (u8) and an error's code (u32) and text, or 0 (u8), parameters (JSON), and
 //! outputs. Lists begin with their count (u32).
 
+use crate::DevicePlace;
+
 /// The first byte of a message. Every other message is a JSON object.
 pub const EXECUTE: u8 = 1;
 pub const REPLY: u8 = 2;
@@ -37,16 +39,19 @@ const CORRELATION_TEXT: u8 = 1;
 const BEHIND: u8 = 0;
 const RECEIVERS: u8 = 1;
 const SENDERS: u8 = 2;
+const DEVICE: u8 = 3;
 
 /// Where the bytes of a tensor lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TensorPlace {
+pub enum TensorPlace<'m> {
     /// Behind the message, at this offset from its end (aligned).
     Behind(u64),
     /// In the receiver's own segment, at this offset.
     Receivers(u64),
     /// In a block of the sender's, which the receiver gives back.
     Senders { block: u64, offset: u64 },
+    /// In the memory of a GPU: the bytes of a [`DevicePlace`].
+    Device(&'m [u8; DevicePlace::BYTES]),
 }
 
 /// A request's correlation id.
@@ -63,7 +68,7 @@ pub struct TensorRow<'m> {
     /// The server's number of the data type.
     pub data_type: u32,
     pub dims: Dims<'m>,
-    pub place: TensorPlace,
+    pub place: TensorPlace<'m>,
     pub bytes: u64,
 }
 
@@ -137,7 +142,7 @@ impl MessageWriter {
         name: &str,
         data_type: u32,
         dims: &[i64],
-        place: TensorPlace,
+        place: TensorPlace<'_>,
         bytes: u64,
     ) {
         self.text(name);
@@ -159,6 +164,10 @@ impl MessageWriter {
                 self.byte(SENDERS);
                 self.u64(block);
                 self.u64(offset);
+            }
+            TensorPlace::Device(place) => {
+                self.byte(DEVICE);
+                self.bytes.extend_from_slice(place);
             }
         }
         self.u64(bytes);
@@ -212,10 +221,14 @@ impl<'m> MessageReader<'m> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    fn chunk<const N: usize>(&mut self) -> Result<&'m [u8; N], Malformed> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
         self.rest = rest;
-        Ok(*taken)
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        self.chunk().copied()
     }
 
     pub fn byte(&mut self) -> Result<u8, Malformed> {
@@ -280,6 +293,7 @@ impl<'m> MessageReader<'m> {
                 block: self.u64()?,
                 offset: self.u64()?,
             },
+            DEVICE => TensorPlace::Device(self.chunk()?),
             _ => return Err(Malformed),
         };
         Ok(TensorRow {
@@ -296,6 +310,8 @@ impl<'m> MessageReader<'m> {
 mod tests {
     use super::*;
 
+    const DEVICE_PLACE: [u8; DevicePlace::BYTES] = [5; DevicePlace::BYTES];
+
     fn sample() -> Vec<u8> {
         let mut message = MessageWriter::new(INFER);
         message.u64(7);
@@ -310,7 +326,8 @@ mod tests {
         };
         message.tensor("", 1, &[], place, 1);
         message.tensor("Y", 1, &[0; RANK_MAX], TensorPlace::Receivers(9), 0);
-        message.set_count(at, 3);
+        message.tensor("Z", 1, &[4], TensorPlace::Device(&DEVICE_PLACE), 4);
+        message.set_count(at, 4);
         message.byte(1);
         message.bytes().to_vec()
     }
@@ -337,7 +354,7 @@ mod tests {
     fn what_is_written_is_read() {
         let message = sample();
         let (number, text, rows) = read(&message).unwrap();
-        assert_eq!((number, text, rows.len()), (7, "naïve", 3));
+        assert_eq!((number, text, rows.len()), (7, "naïve", 4));
         assert_eq!(
             (rows[0].name, rows[0].data_type, rows[0].bytes),
             ("X", 11, 24)
@@ -347,6 +364,7 @@ mod tests {
         assert_eq!(rows[1].dims.rank(), 0);
         assert_eq!(rows[2].dims.rank(), RANK_MAX);
         assert_eq!(rows[2].place, TensorPlace::Receivers(9));
+        assert_eq!(rows[3].place, TensorPlace::Device(&DEVICE_PLACE));
     }
 
     #[test]

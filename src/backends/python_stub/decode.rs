@@ -146,10 +146,29 @@ fn tensor_of(
             own = block::new(py, &state::types()?.block, block)?;
             (offset, &own)
         }
+        TensorPlace::Device(place) => return device_tensor(py, hooks, row, place),
         TensorPlace::Receivers(_) => return Err(py.raise("a tensor lies nowhere")),
     };
     let address = memory.requests_address() + usize::try_from(offset).unwrap_or(0);
     tensor::received(py, hooks, row, address, owner)
+}
+
+/// A tensor in memory of a GPU that the backend exports.
+fn device_tensor(
+    py: Python,
+    hooks: &Hooks,
+    row: &TensorRow<'_>,
+    place: &[u8],
+) -> Result<Object, Raised> {
+    let shape: Result<Vec<Object>, Raised> = row.dims.iter().map(|dim| py.number(dim)).collect();
+    let arguments = [
+        py.text(row.name)?,
+        py.number(i64::from(row.data_type))?,
+        py.tuple_of(shape?.into_iter())?,
+        py.unsigned(row.bytes)?,
+        py.bytes(place)?,
+    ];
+    py.call(&hooks.received_on_device, &py.tuple(arguments)?)
 }
 
 /// What a called model sent.

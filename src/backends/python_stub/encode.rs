@@ -19,31 +19,43 @@ const RELEASE_RESCHEDULE: i64 = 2;
 /// A message whose tensors are collected on the way.
 struct TensorMessage<'m> {
     memory: &'m StubMemory,
-    /// Tensors of the last command may stay where they are.
-    is_reply: bool,
+    kind: u8,
     writer: MessageWriter,
     parts: Vec<Part>,
     /// Where the next tensor lies, behind the message.
     end: u64,
+    /// Memory that the message refers to, until it is done with.
+    kept: Vec<Object>,
+    /// Tensors lie on GPUs: they have to stay until the message is done with.
+    has_device_tensors: bool,
 }
 
 impl<'m> TensorMessage<'m> {
     fn new(memory: &'m StubMemory, kind: u8) -> TensorMessage<'m> {
         TensorMessage {
             memory,
-            is_reply: kind == wire::REPLY,
+            kind,
             writer: MessageWriter::new(kind),
             parts: Vec::new(),
             end: 0,
+            kept: Vec::new(),
+            has_device_tensors: false,
         }
     }
 
-    fn tensor(&mut self, py: Python, hooks: &Hooks, tensor: &Tensor) -> Result<(), Raised> {
-        if !tensor.is_cpu() {
-            py.call(&hooks.on_gpu, &py.tuple([tensor.name.clone()])?)?;
+    fn tensor(
+        &mut self,
+        py: Python,
+        hooks: &Hooks,
+        object: &Object,
+        tensor: &Tensor,
+    ) -> Result<(), Raised> {
+        if !tensor.is_cpu() && tensor.bytes > 0 {
+            return self.device_tensor(py, hooks, object, tensor);
         }
         let bytes = tensor.bytes as u64;
-        let inside = match self.is_reply && bytes > 0 {
+        // Tensors of the last command may stay where they are.
+        let inside = match self.kind == wire::REPLY && bytes > 0 {
             true => self.memory.offset_in_command(tensor.address, bytes),
             false => None,
         };
@@ -57,6 +69,33 @@ impl<'m> TensorMessage<'m> {
         if inside.is_none() {
             self.add(py, tensor)?;
         }
+        Ok(())
+    }
+
+    /// Outputs are read where they are; inputs of calls pass through main memory.
+    fn device_tensor(
+        &mut self,
+        py: Python,
+        hooks: &Hooks,
+        object: &Object,
+        tensor: &Tensor,
+    ) -> Result<(), Raised> {
+        let arguments = py.tuple([object.clone()])?;
+        if self.kind == wire::INFER {
+            let copy = py.call(&hooks.to_host, &arguments)?;
+            self.kept.push(copy.clone());
+            let made = tensor::of(py, &copy)?.filter(|made| made.is_cpu());
+            let made = made.ok_or_else(|| py.raise_type("a Tensor is wanted"))?;
+            return self.tensor(py, hooks, &copy, made);
+        }
+        let exported = py.call(&hooks.export_device, &arguments)?;
+        let place = tensor::bytes_of(py, &py.item(&exported, 0)?)?;
+        let (name, place) = (py.str_of(&tensor.name)?, TensorPlace::Device(&place));
+        let bytes = tensor.bytes as u64;
+        self.writer
+            .tensor(name, tensor.data_type, tensor.dims(), place, bytes);
+        self.kept.push(exported);
+        self.has_device_tensors = true;
         Ok(())
     }
 
@@ -88,7 +127,7 @@ impl<'m> TensorMessage<'m> {
             };
             if is_wanted {
                 count += 1;
-                self.tensor(py, hooks, tensor)?;
+                self.tensor(py, hooks, &object, tensor)?;
             }
         }
         self.writer.set_count(at, count);
@@ -232,18 +271,22 @@ pub(crate) fn reply(
             py.call_method(request, &names.close)?;
         }
     }
-    memory.reply(offset);
+    match message.has_device_tensors {
+        true => py.detached(|| memory.reply_waiting(offset)),
+        false => memory.reply(offset),
+    }
     Ok(())
 }
 
-/// A response of a request, or its end, as a message to post.
+/// Posts a response of a request, or its end. Waits until the backend has it if tensors lie on
+/// GPUs.
 pub(crate) fn send(
     py: Python,
     memory: &StubMemory,
     request: &Object,
     response: &Object,
     flags: &Object,
-) -> Result<u64, Raised> {
+) -> Result<(), Raised> {
     let hooks = state::hooks(py)?;
     let names = &hooks.names;
     let mut message = TensorMessage::new(memory, wire::SEND);
@@ -256,7 +299,14 @@ pub(crate) fn send(
         let wanted = py.attribute(request, &names.outputs)?;
         message.response(py, hooks, response, &wanted)?;
     }
-    message.write(py)
+    let offset = message.write(py)?;
+    match message.has_device_tensors {
+        true => py.detached(|| {
+            memory.call(offset);
+        }),
+        false => py.detached(|| memory.post(offset)),
+    }
+    Ok(())
 }
 
 /// A request to another model, as a message to post.

@@ -119,6 +119,7 @@ unsafe extern "C" {
     pub(crate) fn PyLong_AsLongLong(object: Pointer) -> c_longlong;
     pub(crate) fn PyLong_AsUnsignedLongLongMask(object: Pointer) -> c_ulonglong;
     pub(crate) fn PyBool_FromLong(value: c_long) -> Pointer;
+    pub(crate) fn PyBytes_FromStringAndSize(bytes: *const c_char, len: isize) -> Pointer;
     pub(crate) fn PyUnicode_FromStringAndSize(text: *const c_char, len: isize) -> Pointer;
     pub(crate) fn PyUnicode_InternFromString(text: *const c_char) -> Pointer;
     pub(crate) fn PyUnicode_AsUTF8AndSize(object: Pointer, len: *mut isize) -> *const c_char;

@@ -24,8 +24,12 @@ pub(crate) struct Hooks {
     pub(crate) check: Object,
     /// Has the server handle what was sent of a request before it is executed again.
     pub(crate) settle: Object,
-    /// What is raised for a tensor that cannot be sent.
-    pub(crate) on_gpu: Object,
+    /// The tensor of an input on a GPU: of its name, number, shape, bytes, and place.
+    pub(crate) received_on_device: Object,
+    /// The place of a tensor on a GPU, and what keeps it until the message is done with.
+    pub(crate) export_device: Object,
+    /// The same tensor in main memory.
+    pub(crate) to_host: Object,
     pub(crate) no_arguments: Object,
     pub(crate) names: Names,
     dtypes: [Option<Object>; DATA_TYPES],
@@ -89,7 +93,9 @@ impl Hooks {
             as_array: entry(c"as_array")?,
             check: entry(c"check")?,
             settle: entry(c"settle")?,
-            on_gpu: entry(c"on_gpu")?,
+            received_on_device: entry(c"received_on_device")?,
+            export_device: entry(c"export_device")?,
+            to_host: entry(c"to_host")?,
             no_arguments: py.tuple([])?,
             names: Names::new(py)?,
             dtypes,

@@ -176,6 +176,15 @@ impl StubMemory {
         MessageSlot::of(self.blocks.segment()).send(offset);
     }
 
+    /// The same, and waits until the backend is done with it.
+    pub(crate) fn reply_waiting(&self, offset: u64) {
+        MessageSlot::of(self.blocks.segment()).send(offset);
+        if let Some(header) = BlockHeader::at(self.blocks.segment(), offset) {
+            header.wait(None);
+        }
+        self.blocks.give_back(offset);
+    }
+
     /// Posts a block that the backend gives back. Blocks while too many are on their way.
     pub(crate) fn post(&self, offset: u64) {
         self.blocks.lend(offset);

@@ -150,8 +150,7 @@ functions! {
     fn send(py, arguments) {
         let [request, response, flags] = one(py, arguments)?;
         let memory = connected(py)?;
-        let offset = encode::send(py, memory, request, response, flags)?;
-        py.detached(|| memory.post(offset));
+        encode::send(py, memory, request, response, flags)?;
         Ok(py.none())
     }
 

@@ -105,6 +105,12 @@ impl Python {
         Object(NonNull::new(none).unwrap_or(NonNull::dangling()))
     }
 
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Result<Object, Raised> {
+        let len = isize::try_from(bytes.len()).unwrap_or(0);
+        // SAFETY: that many bytes are readable.
+        unsafe { self.made(ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), len)) }
+    }
+
     pub(crate) fn text(self, text: &str) -> Result<Object, Raised> {
         let len = isize::try_from(text.len()).unwrap_or(0);
         // SAFETY: readable for its length.

@@ -56,6 +56,17 @@ impl Tensor {
     }
 }
 
+/// The bytes of an object, if it has exactly so many.
+pub(crate) fn bytes_of<const N: usize>(py: Python, object: &Object) -> Result<[u8; N], Raised> {
+    let view = View::of(object)?;
+    if usize::try_from(view.0.bytes) != Ok(N) {
+        return Err(py.raise(&format!("{N} bytes are wanted")));
+    }
+    let bytes = view.0.address.cast::<[u8; N]>();
+    // SAFETY: the view has as many bytes as it says, as long as it lives.
+    Ok(unsafe { bytes.read_unaligned() })
+}
+
 /// A buffer that another object exports.
 struct View(BufferView);
 

@@ -49,7 +49,10 @@ pub use conch_memory::{MemoryKind, MemoryPlace};
 pub use config::{BackendConfig, ModelConfig, StateConfig, TensorConfig};
 pub use correlation::CorrelationId;
 pub use data_type::{DataType, element_count, shape_text};
-pub use device::{Copies, DeviceGather, DeviceStream, MemorySource, MemoryTarget};
+pub use device::{
+    Copies, DeviceAccess, DeviceGather, DeviceStream, ExportedMemory, ImportedMemory, MemorySource,
+    MemoryTarget,
+};
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};
 pub use gather::{Gather, Gathered, Join};

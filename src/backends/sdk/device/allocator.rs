@@ -104,6 +104,17 @@ impl MemoryManager {
     }
 }
 
+/// Of instances to which the server gives no memory manager.
+pub(super) struct NoAllocator;
+
+impl AllocateMemory for NoAllocator {
+    fn allocate(&self, _place: MemoryPlace, _byte_count: usize) -> Result<u64, Error> {
+        Err(Error::unavailable("server gave no memory manager"))
+    }
+
+    fn free(&self, _place: MemoryPlace, _address: u64) {}
+}
+
 impl AllocateMemory for MemoryManager {
     fn allocate(&self, place: MemoryPlace, byte_count: usize) -> Result<u64, Error> {
         let mut buffer: *mut c_void = ptr::null_mut();

@@ -11,6 +11,7 @@ mod copies;
 mod gather;
 mod memory;
 mod plan;
+mod shared;
 mod staging;
 mod stream;
 #[cfg(test)]
@@ -21,5 +22,5 @@ pub use copies::Copies;
 pub use gather::DeviceGather;
 pub use memory::{MemorySource, MemoryTarget};
 pub(crate) use memory::{place_of, raw_kind};
-
+pub use shared::{DeviceAccess, ExportedMemory, ImportedMemory};
 pub use stream::DeviceStream;

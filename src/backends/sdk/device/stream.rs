@@ -37,7 +37,15 @@ impl DeviceStream {
         let manager = context
             .memory_manager
             .ok_or_else(|| Error::internal("server gave no memory manager"))?;
-        let id = context.device_id;
+        DeviceStream::open_on(context.device_id, priority, Arc::new(manager)).map(Some)
+    }
+
+    /// A stream of a GPU for an instance of any kind.
+    pub(super) fn open_on(
+        id: i32,
+        priority: i32,
+        allocator: DeviceAllocator,
+    ) -> Result<DeviceStream, Error> {
         let refused = |error: &dyn std::fmt::Display| Error::internal(format!("GPU {id}: {error}"));
         let driver = Driver::load().map_err(|absent| Error::unavailable(absent.to_string()))?;
         let devices = driver.devices().map_err(|error| refused(&error))?;
@@ -46,8 +54,8 @@ impl DeviceStream {
             .find(|device| device.ordinal == id)
             .ok_or_else(|| Error::invalid(format!("there is no GPU {id}")))?;
         let device = driver.open(properties).map_err(|error| refused(&error))?;
-        let stream = DeviceStream::on(&device, priority, Arc::new(manager));
-        stream.map(Some).map_err(|error| refused(&error))
+        let stream = DeviceStream::on(&device, priority, allocator);
+        stream.map_err(|error| refused(&error))
     }
 
     pub(super) fn on(

@@ -9,7 +9,7 @@ use conch_cuda::{Device, DeviceMemory, Driver, PinnedMemory};
 use conch_memory::{MemoryKind, MemoryPlace};
 use conch_testkit_cuda::LoadedDouble;
 
-use super::allocator::AllocateMemory;
+use super::allocator::{AllocateMemory, NoAllocator};
 use super::staging::STAGING_BYTES_MAX;
 use super::*;
 use crate::{Code, Error};
@@ -71,6 +71,28 @@ fn stream(ordinal: usize, room: usize) -> (DeviceStream, Arc<AtomicUsize>) {
     };
     let stream = DeviceStream::on(&device, 0, Arc::new(allocator)).unwrap();
     (stream, freed)
+}
+
+#[test]
+fn memory_of_other_processes_is_checked() {
+    let (_alone, _) = alone();
+    let (stream, _) = stream(0, 0);
+    let exported = stream.export(5000).unwrap();
+    assert_eq!(exported.target(5000).unwrap().len(), 5000);
+    assert!(exported.target(5001).is_err());
+    // The driver opens no handle of this process, and none that it did not make.
+    for handle in [*exported.handle(), [0; 64], [0xff; 64]] {
+        let error = stream.import(&handle).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        assert!(
+            error.message().contains("GPU 0: cuIpcOpenMemHandle_v2"),
+            "{error}"
+        );
+    }
+    let absent = DeviceStream::open_on(7, 0, Arc::new(NoAllocator))
+        .err()
+        .unwrap();
+    assert_eq!(absent.message(), "there is no GPU 7");
 }
 
 /// Memory of one kind for a test.

@@ -43,7 +43,8 @@ def _configure():
     _native.configure({
         "Tensor": Tensor, "InferenceRequest": InferenceRequest, "InferenceResponse": InferenceResponse, "InferenceTrace": InferenceTrace,
         "TritonError": TritonError, "ndarray": np.ndarray, "dtypes": _types.plain_dtypes(), "prepare": _tensor._prepare,
-        "as_array": Tensor._as_array, "check": _requests.check_response, "settle": _requests.settle, "on_gpu": _tensor._refuse_gpu})
+        "as_array": Tensor._as_array, "check": _requests.check_response, "settle": _requests.settle, "received_on_device": _tensor._received_on_device,
+        "export_device": _tensor._export_device, "to_host": _tensor._to_host})
 
 
 _configure()

@@ -49,6 +49,8 @@ class Tensor(_native.TensorBase):
 
     def to_dlpack(self):
         """A capsule that another framework may take; the memory is shared."""
+        if not self.is_cpu():
+            _gpu().settle(self)
         return _dlpack.export(self._address, self._shape, self._number, self._device, self)
 
     def __dlpack__(self, stream=None, **_):
@@ -65,22 +67,19 @@ class Tensor(_native.TensorBase):
             raise TritonModelException("Tensor name cannot be an empty string.")
         if hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__"):
             kind = int(tensor.__dlpack_device__()[0])
-            if kind == _dlpack.CUDA:
-                raise TritonModelException("DLPack capsule passed pointer to memory allocated on GPU device, when GPU is not available")
-            if kind not in (_dlpack.CPU, _dlpack.CUDA_HOST):
-                raise TritonModelException(f"DLDevice type {kind} is not support by Python backend.")
+            _check_device(kind)
             tensor = tensor.__dlpack__()
         elif type(tensor).__name__ != "PyCapsule":
             raise TritonModelException("Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
                                        "`__dlpack_device__` attributes")
         given = _dlpack.Imported(tensor)
-        if given.device[0] not in (_dlpack.CPU, _dlpack.CUDA_HOST):
-            raise TritonModelException(f"DLDevice type {given.device[0]} is not support by Python backend.")
+        _check_device(given.device[0])
         count = 1
         for dim in given.shape:
             count *= dim
         byte_size = count * _ELEMENT_BYTES[given.number]
-        return Tensor._at(name, given.number, given.shape, given.address, byte_size, given)
+        device = given.device if given.device[0] == _dlpack.CUDA else (_dlpack.CPU, 0)
+        return Tensor._at(name, given.number, given.shape, given.address, byte_size, given, device)
 
     def __repr__(self):
         return f"Tensor({self._name!r}, {list(self._shape)})"
@@ -103,5 +102,31 @@ def _prepare(name, numpy_array):
     return number, numpy_array.shape, numpy_array, encoded
 
 
-def _refuse_gpu(name):
-    raise TritonModelException(f"Tensor '{name}' is stored in GPU, when GPU is not available")
+def _gpu():
+    """Loaded for the first tensor on a GPU."""
+    from . import _gpu
+    return _gpu
+
+
+def _check_device(kind):
+    """Raises for memory of another framework that cannot be that of a tensor here."""
+    if kind == _dlpack.CUDA:
+        try:
+            _gpu().driver()
+        except TritonModelException as error:
+            raise TritonModelException(
+                f"DLPack capsule passed pointer to memory allocated on GPU device, when {error}") from None
+    elif kind not in (_dlpack.CPU, _dlpack.CUDA_HOST):
+        raise TritonModelException(f"DLDevice type {kind} is not support by Python backend.")
+
+
+def _received_on_device(*row):
+    return _gpu().received(Tensor, *row)
+
+
+def _export_device(tensor):
+    return _gpu().export(tensor)
+
+
+def _to_host(tensor):
+    return _gpu().to_host(tensor)
