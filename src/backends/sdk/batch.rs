@@ -35,8 +35,8 @@ pub struct Batch<'b> {
 impl<'b> Batch<'b> {
     /// # Safety
     /// The instance is live and the requests are owned by this execution and used by this thread
-    /// alone during `'b`; `slots` has as many entries, all fresh. `factories` are those of the
-    /// instance.
+    /// alone during `'b`; `slots` has as many entries, all fresh, or as an execution of the same
+    /// requests left them that is open. `factories` are those of the instance.
     pub(crate) unsafe fn new(
         instance: *mut abi::TRITONBACKEND_ModelInstance,
         requests: &'b [NonNull<abi::TRITONBACKEND_Request>],
@@ -44,6 +44,7 @@ impl<'b> Batch<'b> {
         max_batch_size: i64,
         is_decoupled: bool,
         exec_start_ns: u64,
+        compute_start_ns: u64,
         factories: &'b Arc<Factories>,
     ) -> Self {
         Batch {
@@ -53,7 +54,7 @@ impl<'b> Batch<'b> {
             max_batch_size,
             is_decoupled,
             exec_start_ns,
-            compute_start_ns: Cell::new(0),
+            compute_start_ns: Cell::new(compute_start_ns),
             compute_end_ns: Cell::new(0),
             factories,
             exclusive: PhantomData,
@@ -98,6 +99,15 @@ impl<'b> Batch<'b> {
         let input = request.input_at(0)?;
         let rows = input.shape().first().copied().unwrap_or(1);
         usize::try_from(rows).map_err(|_| Error::internal("negative batch dimension"))
+    }
+
+    /// What an execution that is left open goes on with.
+    pub(crate) fn open(self) -> OpenBatch {
+        OpenBatch {
+            requests: self.requests.to_vec(),
+            exec_start_ns: self.exec_start_ns,
+            compute_start_ns: self.compute_start_ns.get(),
+        }
     }
 
     /// Marks the end of input gathering and the start of computation.
@@ -225,6 +235,13 @@ impl<'b> Batch<'b> {
             }
         }
     }
+}
+
+/// The requests of an execution that is left open.
+pub(crate) struct OpenBatch {
+    pub(crate) requests: Vec<NonNull<abi::TRITONBACKEND_Request>>,
+    pub(crate) exec_start_ns: u64,
+    pub(crate) compute_start_ns: u64,
 }
 
 /// Ends the responses of a decoupled request without a further one.

@@ -19,8 +19,8 @@ use crate::testing::{Recorder, draft, input, queued};
 use crate::threads::timer_thread::TimerThread;
 use crate::threads::topology::Topology;
 use crate::{
-    Batch, Code, Completion, CorrelationId, Draft, OwnedRequest, PendingResponses, RequestHandle,
-    SequenceFlags, Timestamps, cancel,
+    Batch, Code, Completion, CorrelationId, Draft, InlineOffer, OwnedRequest, PendingResponses,
+    RequestHandle, SequenceFlags, Timestamps, cancel,
 };
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] \
@@ -277,7 +277,9 @@ impl Bed {
 
     fn submit(&self, slot: u64) -> RequestHandle {
         let handle = self.admit(slot).unwrap();
-        self.version.submit(Arc::clone(&handle)).unwrap();
+        self.version
+            .submit(Arc::clone(&handle), &mut InlineOffer::none())
+            .unwrap();
         handle
     }
 
@@ -321,7 +323,12 @@ fn sequences_under_way_may_end_while_the_server_stops() {
         Fake::closed(),
         1,
     );
-    let send = |id, flags, slot| bed.version.submit(bed.admit_of(id, flags, slot).unwrap());
+    let send = |id, flags, slot| {
+        bed.version.submit(
+            bed.admit_of(id, flags, slot).unwrap(),
+            &mut InlineOffer::none(),
+        )
+    };
     send(7, SequenceFlags::START, 0).unwrap();
     bed.fake.wait_inside(1);
     bed.cores.as_ref().unwrap().close();
@@ -480,7 +487,10 @@ fn stop_executes_what_is_queued_and_refuses_the_rest() {
     (0..5).for_each(|slot| drop(bed.submit(slot)));
     bed.fake.wait_inside(2);
     bed.cores.as_ref().unwrap().close();
-    let error = bed.version.submit(bed.admit(9).unwrap()).unwrap_err();
+    let error = bed
+        .version
+        .submit(bed.admit(9).unwrap(), &mut InlineOffer::none())
+        .unwrap_err();
     assert_eq!(
         (error.code, &*error.message),
         (
