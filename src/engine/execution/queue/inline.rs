@@ -38,7 +38,7 @@ impl ModelQueue {
     }
 
     /// This queue, if a batch can be executed inline now.
-    pub(super) fn inline(&self) -> Option<Arc<dyn InlineQueue>> {
+    pub(crate) fn inline(&self) -> Option<Arc<dyn InlineQueue>> {
         let seat = self.inline_seat.load();
         if !self.pool.is_idle(seat.as_ref()?.core()) {
             return None;

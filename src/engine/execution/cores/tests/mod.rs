@@ -1,16 +1,17 @@
 //! Cores with a backend whose executions the test lets go one by one.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use conch_config::{DataType, InstanceKind};
 
+mod inline;
 mod rate;
 
-use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
+use crate::backend::{ExecutionPolicy, Instance, InstanceSpec, Progress};
 use crate::execution::cores::*;
 
 use crate::execution::rate_limiter::RateLimiter;
@@ -36,6 +37,11 @@ struct Fake {
     dropped: AtomicUsize,
     panics: bool,
     fails_at: Option<&'static str>,
+    /// Whether instances execute in two parts, and leave the first open.
+    can_begin: bool,
+    leaves_open: AtomicBool,
+    /// Where batches began.
+    begun: Mutex<Vec<ThreadId>>,
     /// Lets so many requests into a batch; and whom it cancels while it looks at them.
     strategy: Option<(usize, u64)>,
 }
@@ -95,6 +101,7 @@ impl Fake {
 struct FakeInstance {
     fake: Arc<Fake>,
     home: ThreadId,
+    open: Batch,
 }
 
 impl backend::Model for Fake {
@@ -120,7 +127,11 @@ impl backend::Model for Fake {
         }
         let home = std::thread::current().id();
         self.threads.lock().unwrap().insert(home);
-        Ok(Box::new(FakeInstance { fake: self, home }))
+        Ok(Box::new(FakeInstance {
+            fake: self,
+            home,
+            open: Batch::new(),
+        }))
     }
 }
 
@@ -159,9 +170,42 @@ impl Instance for FakeInstance {
         self.fake.batches.lock().unwrap().push(slots);
         self.fake.pass();
         assert!(!self.fake.panics, "the backend is broken");
-        for live in batch.drain(..) {
-            pending.push(live.shared(), None, true);
+        answer(batch, pending);
+    }
+
+    fn can_begin(&self) -> bool {
+        self.fake.can_begin
+    }
+
+    fn begin(
+        &mut self,
+        batch: &mut Batch,
+        pending: &mut PendingResponses,
+        _limit: Duration,
+    ) -> Progress {
+        assert!(self.open.is_empty(), "it is executing");
+        let own = std::thread::current().id();
+        self.fake.begun.lock().unwrap().push(own);
+        assert!(!self.fake.panics, "the backend is broken");
+        if self.fake.leaves_open.load(Ordering::SeqCst) {
+            self.open.append(batch);
+            return Progress::Open;
         }
+        answer(batch, pending);
+        Progress::Done
+    }
+
+    fn end(&mut self, pending: &mut PendingResponses) {
+        assert_eq!(std::thread::current().id(), self.home);
+        assert!(!self.open.is_empty(), "nothing is open");
+        self.fake.pass();
+        answer(&mut self.open, pending);
+    }
+}
+
+fn answer(batch: &mut Batch, pending: &mut PendingResponses) {
+    for live in batch.drain(..) {
+        pending.push(live.shared(), None, true);
     }
 }
 
