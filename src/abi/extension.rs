@@ -18,9 +18,9 @@ pub struct CONCH_MemoryCharge {
 /// `CONCH_ModelInstanceExecuteEnd`. The server then may call Begin instead of
 /// TRITONBACKEND_ModelInstanceExecute, from any thread, one at a time. It is the same but for its
 /// time: it blocks for `wait_ns` at most, and computes only shortly. What takes longer it leaves
-/// open: it returns success with `is_open` true, and the backend keeps the requests. End is the next
-/// call for the instance then, on its own thread; it goes on to the end of the execution, and may
-/// return an error as Execute may.
+/// open: it returns success with `is_open` true, and the backend keeps the requests. End is the
+/// next call for the instance then, on its own thread; it goes on to the end of the execution, and
+/// may return an error as Execute may.
 pub type CONCH_ModelInstanceExecuteBeginFn = unsafe extern "C" fn(
     instance: *mut TRITONBACKEND_ModelInstance,
     requests: *mut *mut TRITONBACKEND_Request,

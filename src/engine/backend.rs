@@ -4,8 +4,8 @@
 //! Threads: `BackendHost` and `Backend` calls come from loading threads, serial per backend;
 //! `Model` calls are serial per model and may be concurrent across models; `Backend::load_model`
 //! and `Model::create_instance` may block for long. `Instance::execute` runs on the instance's own
-//! core thread, one call at a time; for `Instance::begin` see there. Everything is dropped (finalised) in reverse order of creation:
-//! instances, model, backend.
+//! core thread, one call at a time; `Instance::begin` may run on another. Everything is dropped
+//! (finalised) in reverse order of creation: instances, model, backend.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use conch_memory::{Budget, Pool};
 
 use crate::cache::ResponseCache;
 use crate::model::version::ModelVersion;
+use crate::request::inline::Progress;
 use crate::{Error, OwnedRequest, PendingResponses, ReadinessCheck};
 
 /// Finds and opens backends.
@@ -150,14 +151,6 @@ pub struct InstanceSpec {
 
 /// Requests executed by one call.
 pub type Batch = Vec<OwnedRequest>;
-
-/// How far an execution came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    Done,
-    /// The backend has the batch and needs more time.
-    Open,
-}
 
 /// One executable copy of a model. `Send`: it is created on its core's thread, used there, or for a
 /// short time by another thread in its place, and dropped there.

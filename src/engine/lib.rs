@@ -35,7 +35,7 @@ pub use admission::cancel::{Cancellation, cancel};
 pub use admission::engine::{Engine, ModelLoads, RequestTarget};
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, BatchStrategy, ExecutionPolicy, Instance,
-    InstanceSpec, LoadContext, Model, Progress,
+    InstanceSpec, LoadContext, Model,
 };
 pub use conch_scheduler::rate_limit::ResourceCapacity;
 pub use error::{Code, Error, Truncated, truncated};
@@ -53,7 +53,7 @@ pub use request::context::{
 pub use request::correlation_id::CorrelationId;
 pub use request::draft::{Draft, DraftInput};
 pub use request::features::RequestFeatures;
-pub use request::inline::{InlineOffer, InlineTurn};
+pub use request::inline::{InlineOffer, InlineTurn, Progress};
 pub use request::observer::RequestObserver;
 pub use request::parameter::{Parameter, ParameterValue};
 pub use request::pending_responses::PendingResponses;

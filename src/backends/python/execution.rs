@@ -1,4 +1,5 @@
-//! One execution of a batch: the requests go to the stub in one message, and come back in its reply.
+//! One execution of a batch: the requests go to the stub in one message, and are answered by its
+//! reply.
 //!
 //! ```text
 //!              send                 take

@@ -43,8 +43,7 @@ impl<'b> Batch<'b> {
         slots: &'b [Slot],
         max_batch_size: i64,
         is_decoupled: bool,
-        exec_start_ns: u64,
-        compute_start_ns: u64,
+        start: ExecutionStart,
         factories: &'b Arc<Factories>,
     ) -> Self {
         Batch {
@@ -53,8 +52,8 @@ impl<'b> Batch<'b> {
             slots,
             max_batch_size,
             is_decoupled,
-            exec_start_ns,
-            compute_start_ns: Cell::new(compute_start_ns),
+            exec_start_ns: start.exec_ns,
+            compute_start_ns: Cell::new(start.compute_ns),
             compute_end_ns: Cell::new(0),
             factories,
             exclusive: PhantomData,
@@ -105,8 +104,10 @@ impl<'b> Batch<'b> {
     pub(crate) fn open(self) -> OpenBatch {
         OpenBatch {
             requests: self.requests.to_vec(),
-            exec_start_ns: self.exec_start_ns,
-            compute_start_ns: self.compute_start_ns.get(),
+            start: ExecutionStart {
+                exec_ns: self.exec_start_ns,
+                compute_ns: self.compute_start_ns.get(),
+            },
         }
     }
 
@@ -240,8 +241,14 @@ impl<'b> Batch<'b> {
 /// The requests of an execution that is left open.
 pub(crate) struct OpenBatch {
     pub(crate) requests: Vec<NonNull<abi::TRITONBACKEND_Request>>,
-    pub(crate) exec_start_ns: u64,
-    pub(crate) compute_start_ns: u64,
+    pub(crate) start: ExecutionStart,
+}
+
+/// When an execution began, and when its computation did; 0: not yet.
+#[derive(Clone, Copy)]
+pub(crate) struct ExecutionStart {
+    pub(crate) exec_ns: u64,
+    pub(crate) compute_ns: u64,
 }
 
 /// Ends the responses of a decoupled request without a further one.

@@ -19,7 +19,7 @@ use crate::backend::{
     Attributes, Backend, BackendContext, Instance, InstanceContext, Model, ModelContext,
     OpenInstance, Progress, Ready,
 };
-use crate::batch::{Batch, OpenBatch};
+use crate::batch::{Batch, ExecutionStart, OpenBatch};
 use crate::clock::monotonic_ns;
 use crate::factory::Factories;
 use crate::guard::{guard, panic_error};
@@ -279,15 +279,7 @@ pub unsafe fn instance_execute_end<I: OpenInstance>(
     };
     // SAFETY: the requests are the backend's since the execution began; the slots are as that left
     // them.
-    let (batch, instance, model) = unsafe {
-        parts(
-            raw,
-            cell,
-            &open.requests,
-            open.exec_start_ns,
-            open.compute_start_ns,
-        )
-    };
+    let (batch, instance, model) = unsafe { parts(raw, cell, &open.requests, open.start) };
     let result = caught(|| instance.end(model, &batch));
     batch.finish(result)
 }
@@ -302,7 +294,10 @@ unsafe fn begin_execution<I: Instance>(
     request_count: u32,
     begin: impl FnOnce(&mut I, &I::Model, &Batch<'_>) -> Result<Progress, Error>,
 ) -> Result<Progress, RawError> {
-    let exec_start_ns = monotonic_ns();
+    let start = ExecutionStart {
+        exec_ns: monotonic_ns(),
+        compute_ns: 0,
+    };
     // SAFETY: by this function's contract.
     let cell = unsafe { executing::<I>(raw) }.map_err(Error::into_raw)?;
     if requests.is_null() || request_count == 0 {
@@ -327,7 +322,7 @@ unsafe fn begin_execution<I: Instance>(
     let open = {
         // SAFETY: the requests are live and this thread's until Execute returns, or the backend's
         // if it leaves them open; there is one fresh slot per request.
-        let (batch, instance, model) = unsafe { parts(raw, cell, requests, exec_start_ns, 0) };
+        let (batch, instance, model) = unsafe { parts(raw, cell, requests, start) };
         match caught(|| begin(instance, model, &batch)) {
             Ok(Progress::Open) => batch.open(),
             result => {
@@ -368,8 +363,7 @@ unsafe fn parts<'c, I: Instance>(
     raw: *mut abi::TRITONBACKEND_ModelInstance,
     cell: &'c mut InstanceCell<I>,
     requests: &'c [NonNull<abi::TRITONBACKEND_Request>],
-    exec_start_ns: u64,
-    compute_start_ns: u64,
+    start: ExecutionStart,
 ) -> (Batch<'c>, &'c mut I, &'c I::Model) {
     // SAFETY: the model's box outlives its instances.
     let model = unsafe { cell.model.as_ref() };
@@ -381,8 +375,7 @@ unsafe fn parts<'c, I: Instance>(
             &cell.slots,
             model.max_batch_size,
             model.is_decoupled,
-            exec_start_ns,
-            compute_start_ns,
+            start,
             &cell.factories,
         )
     };

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use conch_scheduler::SchedulerOutput;
 
-use crate::backend::{Instance, Progress};
+use crate::backend::Instance;
 use crate::model::stats::FailureReason;
+use crate::request::inline::Progress;
 use crate::request::refusal::refuse;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;

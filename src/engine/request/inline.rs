@@ -7,7 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Progress;
+/// How far an execution came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Done,
+    /// The backend has the batch and needs more time.
+    Open,
+}
 
 /// A queue whose batches may be executed on other threads than its cores.
 pub trait InlineQueue: Send + Sync {

@@ -144,7 +144,8 @@ pub(crate) struct InstanceHandle {
 #[derive(Default)]
 struct RequestArray(Vec<*mut abi::TRITONBACKEND_Request>);
 
-// SAFETY: empty whenever the instance moves between threads: `execute` and `begin` fill and clear it.
+// SAFETY: empty whenever the instance moves between threads: `execute` and `begin` fill and clear
+// it.
 unsafe impl Send for RequestArray {}
 
 impl RequestArray {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use conch_config::Scheduling;
 
-use crate::backend::Progress;
 use crate::clock::Monotonic;
 use crate::execution::queue::{ModelQueue, deadline_of};
 use crate::execution::seat::Seat;
-use crate::request::inline::InlineQueue;
+use crate::request::inline::{InlineQueue, Progress};
 
 impl ModelQueue {
     /// Lets other threads execute at `seat`, if its instance is made for that and its queue forms a

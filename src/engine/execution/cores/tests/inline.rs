@@ -137,35 +137,35 @@ fn models_that_wait_for_more_requests_are_left_alone() {
     bed.stop();
 }
 
+/// Submits with offers, and executes two of three that are taken.
+fn submit_many(bed: &Bed, slots: std::ops::Range<u64>) {
+    for slot in slots {
+        let leaves_open = slot % 7 == 0;
+        bed.fake.leaves_open.store(leaves_open, Ordering::SeqCst);
+        match bed.offer(slot) {
+            Some(turn) if slot % 3 != 0 => drop(turn.run(LIMIT)),
+            turn => drop(turn),
+        }
+    }
+}
+
 #[test]
 fn submitters_and_cores_together_lose_nothing() {
     const PER_THREAD: u64 = 2_000;
+    const COUNT: usize = 6_000;
     for core_count in [1, 2] {
         let fake = Fake {
             can_begin: true,
             ..Fake::default()
         };
-        let bed = Bed::cpus(CONFIG, fake, core_count);
+        let bed = &Bed::cpus(CONFIG, fake, core_count);
         std::thread::scope(|scope| {
-            for thread in 0..3 {
-                let bed = &bed;
-                scope.spawn(move || {
-                    for number in 0..PER_THREAD {
-                        let slot = thread * PER_THREAD + number;
-                        bed.fake
-                            .leaves_open
-                            .store(number % 7 == 0, Ordering::SeqCst);
-                        match bed.offer(slot) {
-                            Some(turn) if number % 3 != 0 => drop(turn.run(LIMIT)),
-                            turn => drop(turn),
-                        }
-                    }
-                });
+            for first in [0, PER_THREAD, 2 * PER_THREAD] {
+                scope.spawn(move || submit_many(bed, first..first + PER_THREAD));
             }
         });
-        let replies = bed.recorder.wait(3 * PER_THREAD as usize);
+        let replies = bed.recorder.wait(COUNT);
         let slots: HashSet<u64> = replies.iter().map(|reply| reply.slot()).collect();
-        assert_eq!(slots.len(), 3 * PER_THREAD as usize);
-        bed.stop();
+        assert_eq!(slots.len(), COUNT);
     }
 }

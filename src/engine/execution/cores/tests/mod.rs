@@ -11,7 +11,7 @@ use conch_config::{DataType, InstanceKind};
 mod inline;
 mod rate;
 
-use crate::backend::{ExecutionPolicy, Instance, InstanceSpec, Progress};
+use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
 use crate::execution::cores::*;
 
 use crate::execution::rate_limiter::RateLimiter;
@@ -21,7 +21,7 @@ use crate::threads::timer_thread::TimerThread;
 use crate::threads::topology::Topology;
 use crate::{
     Batch, Code, Completion, CorrelationId, Draft, InlineOffer, OwnedRequest, PendingResponses,
-    RequestHandle, SequenceFlags, Timestamps, cancel,
+    Progress, RequestHandle, SequenceFlags, Timestamps, cancel,
 };
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] \
