@@ -20,7 +20,11 @@ impl ModelQueue {
             Scheduling::Dynamic(settings) => settings.max_queue_delay_us == 0,
             _ => false,
         };
-        if is_immediate && self.inline_seat.load().is_none() && seat.takes_inline() {
+        if is_immediate
+            && !self.has_strategy
+            && self.inline_seat.load().is_none()
+            && seat.takes_inline()
+        {
             self.inline_seat.store(Some(Arc::clone(seat)));
         }
     }

@@ -68,6 +68,8 @@ pub struct ModelQueue {
     /// Of sequences that start while they are under way.
     log_limiter: LogLimiter,
     config: Arc<conch_config::ResolvedConfig>,
+    /// A library of the model's own has a say in its batches.
+    has_strategy: bool,
     /// Where threads that submit may execute.
     inline_seat: ArcSwapOption<Seat>,
     /// Present under preserve-ordering.
@@ -100,6 +102,7 @@ impl ModelQueue {
         timer_thread: Arc<TimerThread>,
         strategy: Option<Box<dyn BatchStrategy>>,
     ) -> Result<Arc<ModelQueue>, Error> {
+        let has_strategy = strategy.is_some();
         let strategy = strategy.map(|strategy| Box::new(BatchStrategyAdapter(strategy)) as _);
         let mut scheduler = Scheduler::new(config, instance_counts, strategy)
             .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
@@ -133,6 +136,7 @@ impl ModelQueue {
             has_growable_states: has_growable_states(config),
             log_limiter: LogLimiter::default(),
             config: Arc::clone(config),
+            has_strategy,
             inline_seat: ArcSwapOption::empty(),
             order: preserves_order(config).then(Arc::default),
             draining_versions: DrainingVersions::default(),
