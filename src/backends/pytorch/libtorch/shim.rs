@@ -1,0 +1,259 @@
+//! The shim for TorchScript, `libconch_torch.so`. Its contracts are in `shim/conch_torch.cpp`.
+
+use std::ffi::c_char;
+use std::path::Path;
+
+use conch_backend_sdk::Error;
+
+use super::library::{RawTensor, Version, open, text_at};
+
+/// What a shim has in it before the number of its interface.
+const MARK: &[u8] = b"conch-torch-shim ";
+
+/// The interface that this file knows.
+const INTERFACE: &str = "1";
+
+/// Largest file that is read in search of the mark; the shim has 120 KB.
+const SHIM_BYTES_MAX: u64 = 64 << 20;
+
+#[repr(C)]
+pub struct RawModule {
+    opaque: [u8; 0],
+}
+
+#[repr(C)]
+pub struct RawOutputs {
+    opaque: [u8; 0],
+}
+
+#[repr(C)]
+pub struct RawInput {
+    pub tensor: *mut RawTensor,
+    pub key: *const c_char,
+    pub text: *const c_char,
+    pub lengths: *const usize,
+    pub count: usize,
+}
+
+/// How forward is run; `None` leaves what the process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    pub inference_mode: bool,
+    pub optimized_execution: bool,
+    /// These three belong to the process, not the model.
+    pub jit_profiling: Option<bool>,
+    pub jit_executor: Option<bool>,
+    pub tensor_fuser: Option<bool>,
+}
+
+#[repr(C)]
+pub struct RawOptions {
+    inference_mode: i32,
+    optimized_execution: i32,
+    jit_profiling: i32,
+    jit_executor: i32,
+    tensor_fuser: i32,
+}
+
+impl From<RunOptions> for RawOptions {
+    fn from(options: RunOptions) -> Self {
+        let choice = |value: Option<bool>| value.map_or(-1, i32::from);
+        RawOptions {
+            inference_mode: i32::from(options.inference_mode),
+            optimized_execution: i32::from(options.optimized_execution),
+            jit_profiling: choice(options.jit_profiling),
+            jit_executor: choice(options.jit_executor),
+            tensor_fuser: choice(options.tensor_fuser),
+        }
+    }
+}
+
+/// Null, or a text for [`Shim::check`].
+type Failure = *mut c_char;
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The shim's functions.
+        pub struct Shim {
+            $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Shim {
+            /// Opens the shim at `path`, which must be compiled for this version of torch.
+            ///
+            /// # Errors
+            /// `Unavailable` if it is not, or cannot be opened.
+            pub fn open(path: &Path, torch: Version) -> Result<Self, Error> {
+                check_mark(path, torch)?;
+                // SAFETY: by its mark it is a shim that links against this torch.
+                let library = unsafe { open(path)? };
+                $(
+                    // SAFETY: the function has this type in this interface.
+                    let $name = unsafe {
+                        library.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>($symbol)
+                    };
+                    let $name = *$name.map_err(|error| {
+                        Error::unavailable(format!("{}: {error}", path.display()))
+                    })?;
+                )*
+                Ok(Shim { $($name),* })
+            }
+        }
+    };
+}
+
+functions! {
+    free_text = b"conch_torch_free_text\0" (*mut c_char);
+    load = b"conch_torch_load\0" (*const c_char, i32, i32, *mut *mut RawModule) -> Failure;
+    free_module = b"conch_torch_free_module\0" (*mut RawModule);
+    arguments = b"conch_torch_arguments\0" (*mut RawModule, *mut *mut c_char) -> Failure;
+    set_interop_threads = b"conch_torch_set_interop_threads\0" (i32) -> Failure;
+    forward = b"conch_torch_forward\0"
+        (*mut RawModule, *const RawOptions, *const RawInput, usize, i32, *mut *mut RawOutputs)
+        -> Failure;
+    output_count = b"conch_torch_output_count\0" (*const RawOutputs) -> usize;
+    output_key = b"conch_torch_output_key\0" (*const RawOutputs, usize) -> *const c_char;
+    take_tensor = b"conch_torch_take_tensor\0" (*mut RawOutputs, usize) -> *mut RawTensor;
+    output_strings = b"conch_torch_output_strings\0"
+        (*const RawOutputs, usize, *mut usize, *mut usize) -> *const c_char;
+    free_outputs = b"conch_torch_free_outputs\0" (*mut RawOutputs);
+}
+
+impl Shim {
+    /// The text of a failure, freed.
+    pub fn check(&self, failure: Failure) -> Result<(), String> {
+        if failure.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the shim gave it, NUL-terminated, and nobody else has it.
+        let text = unsafe { text_at(failure) };
+        // SAFETY: as above, and not used any more.
+        unsafe { (self.free_text)(failure) };
+        Err(text)
+    }
+}
+
+/// Reads in the shim's file what it was compiled for, before any of it runs.
+fn check_mark(path: &Path, torch: Version) -> Result<(), Error> {
+    let unreadable = |error: String| {
+        Error::unavailable(format!("cannot read the shim {}: {error}", path.display()))
+    };
+    let size = path
+        .metadata()
+        .map_err(|error| unreadable(error.to_string()))?
+        .len();
+    if size > SHIM_BYTES_MAX {
+        return Err(unreadable("it is too large for one".to_owned()));
+    }
+    let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+    let (interface, version) =
+        mark(&bytes).ok_or_else(|| unreadable("it is not one".to_owned()))?;
+    if interface != INTERFACE {
+        return Err(Error::unavailable(format!(
+            "the shim {} is of another version of this backend; run scripts/build-torch-shim again",
+            path.display()
+        )));
+    }
+    if Version::parse(&version).is_some_and(|version| version.is_compatible(torch)) {
+        return Ok(());
+    }
+    Err(Error::unavailable(format!(
+        "the shim {} was compiled for torch {version}, and the torch library is {torch}: run \
+         scripts/build-torch-shim with the folder of that torch",
+        path.display()
+    )))
+}
+
+/// Interface and torch's version in a shim's file.
+fn mark(bytes: &[u8]) -> Option<(String, String)> {
+    let start = bytes
+        .windows(MARK.len())
+        .position(|window| window == MARK)?;
+    let text = bytes
+        .get(start + MARK.len()..)?
+        .split(|&byte| byte == 0)
+        .next()?;
+    let (interface, version) = std::str::from_utf8(text).ok()?.split_once(" for torch ")?;
+    Some((interface.to_owned(), version.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_a_shim_was_compiled_for() {
+        let both =
+            |interface: &str, version: &str| Some((interface.to_owned(), version.to_owned()));
+        for (bytes, expected) in [
+            (
+                &b"\x7fELF..conch-torch-shim 1 for torch 2.15.0\0rest"[..],
+                both("1", "2.15.0"),
+            ),
+            (
+                b"conch-torch-shim 2 for torch 2.9.1a0\0",
+                both("2", "2.9.1a0"),
+            ),
+            (b"conch-torch-shim 1\0 for torch 2.9.1a0\0", None),
+            (b"conch-torch-shim", None),
+            (b"", None),
+        ] {
+            assert_eq!(mark(bytes), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_shim_of_another_torch() {
+        let path = std::env::temp_dir().join(format!("conch-shim-{}", std::process::id()));
+        let torch = Version::parse("2.15.0").unwrap();
+        for (mark, expected) in [
+            ("conch-torch-shim 1 for torch 2.15.1\0", None),
+            (
+                "conch-torch-shim 1 for torch 2.10.0\0",
+                Some("was compiled for torch 2.10.0, and the torch library is 2.15.0: run"),
+            ),
+            (
+                "conch-torch-shim 7 for torch 2.15.0\0",
+                Some("another version of this backend"),
+            ),
+            ("ELF", Some("it is not one")),
+        ] {
+            std::fs::write(&path, mark).unwrap();
+            match (check_mark(&path, torch), expected) {
+                (Ok(()), None) => {}
+                (Err(error), Some(text)) => assert!(error.message().contains(text), "{error}"),
+                (got, _) => panic!("{mark}: {got:?}"),
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(check_mark(&path, torch).is_err());
+    }
+
+    #[test]
+    fn options_of_the_process_may_be_left() {
+        let options = RawOptions::from(RunOptions {
+            inference_mode: true,
+            optimized_execution: false,
+            jit_profiling: None,
+            jit_executor: Some(false),
+            tensor_fuser: Some(true),
+        });
+        let RawOptions {
+            inference_mode,
+            optimized_execution,
+            jit_profiling,
+            jit_executor,
+            tensor_fuser,
+        } = options;
+        assert_eq!(
+            [
+                inference_mode,
+                optimized_execution,
+                jit_profiling,
+                jit_executor,
+                tensor_fuser
+            ],
+            [1, 0, -1, 0, 1]
+        );
+    }
+}

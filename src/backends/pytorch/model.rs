@@ -1,0 +1,328 @@
+//! The backend, and its models.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conch_backend_sdk as sdk;
+use sdk::engine::model_file::model_file;
+use sdk::engine::{LibraryPlace, Runner, refuse_gpu, threads};
+use sdk::serde_json::Value;
+use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
+
+use crate::compiled::Compiled;
+use crate::failure::failed_to_load;
+use crate::libtorch::{Container, Module, Torch, check_inputs_of_compiled_models};
+use crate::session::{Program, Session};
+use crate::settings::{Settings, ineffective_parameters};
+use crate::wiring::Wiring;
+use crate::{naming, nesting};
+
+/// Where libtorch is.
+const PLACE: LibraryPlace = LibraryPlace {
+    backend: "pytorch",
+    product: "PyTorch",
+    variable: "CONCH_PYTORCH_LIBRARY",
+    settings: &["library"],
+    stem: "libtorch_cpu.so",
+};
+
+/// Backend setting and environment variable that name the shim for TorchScript.
+const SHIM_SETTING: &str = "shim";
+const SHIM_VARIABLE: &str = "CONCH_PYTORCH_SHIM";
+
+/// What all models of the backend share.
+pub struct Backend {
+    library: Option<PathBuf>,
+    shim: Option<PathBuf>,
+    directory: PathBuf,
+}
+
+impl sdk::Backend for Backend {
+    type Model = Model;
+
+    fn initialize(context: &BackendContext) -> Result<Self, Error> {
+        check_inputs_of_compiled_models();
+        let setting = context.config().setting(SHIM_SETTING).map(PathBuf::from);
+        Ok(Backend {
+            library: PLACE.for_backend(context),
+            shim: setting
+                .or_else(|| env::var_os(SHIM_VARIABLE).map(PathBuf::from))
+                .filter(|path| !path.as_os_str().is_empty()),
+            directory: context.directory().to_owned(),
+        })
+    }
+
+    fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
+        attributes.allow_parallel_instances()?;
+        // Only CPUs are driven, so a model without an instance group must not land on a GPU. The
+        // count is the server's choice.
+        attributes.prefer(Kind::Cpu, 0, &[])
+    }
+}
+
+/// What a model's file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// `model.pt`, TorchScript.
+    Script,
+    /// `model.pt2`, compiled by AOTInductor.
+    Compiled,
+}
+
+impl Format {
+    /// By platform, as upstream. A server that does not know the platform of compiled models has
+    /// none for them; the file's name tells, then.
+    fn of(config: &ModelConfig, directory: &Path) -> Self {
+        let platform = config.json().get("platform").and_then(Value::as_str);
+        match (platform, config.default_model_filename()) {
+            (Some("torch_aoti"), _) => Format::Compiled,
+            (_, Some(name)) if name.ends_with(".pt2") => Format::Compiled,
+            (_, None) if !directory.join("model.pt").exists() => {
+                match directory.join("model.pt2").exists() {
+                    true => Format::Compiled,
+                    false => Format::Script,
+                }
+            }
+            _ => Format::Script,
+        }
+    }
+
+    fn file_name(self) -> &'static str {
+        match self {
+            Format::Script => "model.pt",
+            Format::Compiled => "model.pt2",
+        }
+    }
+}
+
+/// A loaded model version: where its file is and how it is run.
+pub struct Model {
+    name: String,
+    config: ModelConfig,
+    torch: Arc<Torch>,
+    path: PathBuf,
+    format: Format,
+    settings: Settings,
+    loaded: Mutex<Loaded>,
+}
+
+/// What instances share.
+#[derive(Default)]
+struct Loaded {
+    /// The module of TorchScript, by whether it is on the CPU, where instances share weights.
+    modules: Vec<(bool, Arc<Module>)>,
+    /// A compiled model, whose library all instances share.
+    compiled: Option<Arc<Compiled>>,
+    /// Its container, where instances share weights.
+    container: Option<Arc<Container>>,
+}
+
+impl sdk::Model for Model {
+    type Backend = Backend;
+    type Instance = Instance;
+
+    fn initialize(backend: &Backend, context: &mut ModelContext) -> Result<Self, Error> {
+        let name = context.name().to_owned();
+        refuse_python(&name, context)?;
+        let library = PLACE.for_model(context.config(), backend.library.as_deref())?;
+        let torch = Torch::open(&library, backend.shim.as_deref(), &backend.directory)?;
+        sdk::info!(
+            "pytorch backend runs model '{name}' with {}",
+            torch.describe()
+        );
+        let format = Format::of(context.config(), &context.version_directory());
+        let path = model_file(context, format.file_name())?;
+        let settings = Settings::read(context.config())?;
+        for (parameter, why) in ineffective_parameters(context.config(), format == Format::Compiled)
+        {
+            sdk::warning!("parameter '{parameter}' of model '{name}' {why}");
+        }
+        if format == Format::Script {
+            settings.apply_to_process(&torch, &name)?;
+        }
+        if context.may_complete()? {
+            // Torch's models declare neither types nor shapes.
+            sdk::warning!(
+                "skipping model configuration auto-complete for '{name}': not supported for \
+                 pytorch backend"
+            );
+        }
+        Ok(Model {
+            name,
+            config: context.config().clone(),
+            torch,
+            path,
+            format,
+            settings,
+            loaded: Mutex::default(),
+        })
+    }
+}
+
+/// Refuses upstream's models in Python, which its core hands to another backend of the same name.
+fn refuse_python(name: &str, context: &ModelContext) -> Result<(), Error> {
+    let runtime = context.config().json().get("runtime");
+    let is_python = runtime.and_then(Value::as_str) == Some("model.py");
+    let directory = context.version_directory();
+    let has_only_python = directory.join("model.py").exists()
+        && context.config().default_model_filename().is_none()
+        && !directory.join("model.pt").exists()
+        && !directory.join("model.pt2").exists();
+    if !is_python && !has_only_python {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "model '{name}' is written in Python (runtime \"model.py\"), which the pytorch backend \
+         does not run: give it a TritonPythonModel and backend: \"python\""
+    )))
+}
+
+impl Model {
+    /// The session of an instance, on its thread.
+    fn session(&self, context: &InstanceContext) -> Result<Session, Error> {
+        let share = threads::share_of_cpus(&self.config, context);
+        let share = i32::try_from(share).unwrap_or(i32::MAX);
+        let threads = self.settings.intra_op_threads.unwrap_or(share);
+        self.torch.use_threads(threads);
+        let (program, wiring) = match self.format {
+            Format::Script => self.load_script(context.kind)?,
+            Format::Compiled => self.load_compiled()?,
+        };
+        let is_batching = self.config.max_batch_size() > 0;
+        Ok(Session::new(
+            &self.torch,
+            program,
+            wiring,
+            threads,
+            is_batching,
+        ))
+    }
+
+    fn load_script(&self, kind: Kind) -> Result<(Program, Wiring), Error> {
+        // Instances of KIND_MODEL leave the device to the model.
+        let to_cpu = kind != Kind::Model;
+        let options = self.settings.options;
+        let load = || {
+            nesting::check(&self.path).map_err(|error| failed_to_load(&self.name, &error))?;
+            Module::load(&self.torch, &self.path, options.inference_mode, to_cpu)
+                .map(Arc::new)
+                .map_err(|error| failed_to_load(&self.name, &error))
+        };
+        let module = if self.settings.share_weights {
+            let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = loaded.modules.iter().find(|(on_cpu, _)| *on_cpu == to_cpu);
+            match known.map(|(_, module)| Arc::clone(module)) {
+                Some(module) => {
+                    sdk::info!("Reusing TorchScript model for instance '{}'", self.name);
+                    module
+                }
+                None => {
+                    let module = load()?;
+                    loaded.modules.push((to_cpu, Arc::clone(&module)));
+                    module
+                }
+            }
+        } else {
+            load()?
+        };
+        let arguments = module
+            .arguments()
+            .map_err(|error| failed_to_load(&self.name, &error))?;
+        let named = naming::wire(&self.name, &self.config, &arguments)?;
+        for warning in &named.warnings {
+            sdk::warning!("{warning}");
+        }
+        let program = Program::Script {
+            module,
+            options,
+            is_dictionary: named.is_dictionary,
+        };
+        Ok((program, named.wiring))
+    }
+
+    fn load_compiled(&self) -> Result<(Program, Wiring), Error> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiled = match &loaded.compiled {
+            Some(compiled) => Arc::clone(compiled),
+            None => {
+                let compiled = Compiled::open(&self.torch, &self.name, &self.path, &self.config)?;
+                Arc::clone(loaded.compiled.insert(Arc::new(compiled)))
+            }
+        };
+        let container = match &loaded.container {
+            Some(container) => Arc::clone(container),
+            None => {
+                let count = match self.settings.share_weights {
+                    true => usize::try_from(self.config.instance_count()).unwrap_or(1),
+                    false => 1,
+                };
+                let container = Container::new(&compiled.library, count)
+                    .map(Arc::new)
+                    .map_err(|error| failed_to_load(&self.name, &error))?;
+                if self.settings.share_weights {
+                    loaded.container = Some(Arc::clone(&container));
+                }
+                container
+            }
+        };
+        Ok((Program::Compiled(container), compiled.wiring.clone()))
+    }
+}
+
+/// One executable copy of a model.
+pub struct Instance(Runner<Session>);
+
+impl sdk::Instance for Instance {
+    type Model = Model;
+
+    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
+        refuse_gpu("pytorch", &model.name, context)?;
+        Runner::new(&model.config, model.session(context)?).map(Instance)
+    }
+
+    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        self.0.run(&model.name, batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn knows_what_a_file_holds() {
+        let directory = env::temp_dir().join(format!("conch-format-{}", std::process::id()));
+        for (files, config, expected) in [
+            (&["model.pt"][..], json!({}), Format::Script),
+            (&["model.pt2"], json!({"platform": ""}), Format::Compiled),
+            (&["model.pt", "model.pt2"], json!({}), Format::Script),
+            (
+                &["model.pt", "model.pt2"],
+                json!({"platform": "torch_aoti"}),
+                Format::Compiled,
+            ),
+            (&[], json!({"platform": "pytorch_libtorch"}), Format::Script),
+            (
+                &[],
+                json!({"default_model_filename": "other.pt2"}),
+                Format::Compiled,
+            ),
+            (
+                &["model.pt2"],
+                json!({"default_model_filename": "other.pt"}),
+                Format::Script,
+            ),
+        ] {
+            std::fs::create_dir_all(&directory).unwrap();
+            for file in files {
+                std::fs::write(directory.join(file), b"").unwrap();
+            }
+            let format = Format::of(&ModelConfig::new(config.clone()), &directory);
+            assert_eq!(format, expected, "{files:?} {config}");
+            std::fs::remove_dir_all(&directory).unwrap();
+        }
+    }
+}
