@@ -1,0 +1,152 @@
+//! The backend, its models and instances, as the SDK wants them.
+
+use std::path::PathBuf;
+
+use conch_backend_sdk as sdk;
+use sdk::engine::complete::warn_of_batching;
+use sdk::engine::model_file::{model_file, model_folder};
+use sdk::engine::{self, Runner, threads};
+use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
+
+use crate::complete::complete;
+use crate::engine::{OpenEngine, PLACE};
+use crate::loaded::{Devices, Session, Source, init_ops};
+use crate::settings::{BackendSettings, Format, ModelSettings};
+use crate::shared::SharedSessions;
+
+/// What all models of the backend share.
+pub struct Backend {
+    settings: BackendSettings,
+    library: Option<PathBuf>,
+    engine: OpenEngine,
+}
+
+impl sdk::Backend for Backend {
+    type Model = Model;
+
+    fn initialize(context: &BackendContext) -> Result<Self, Error> {
+        Ok(Backend {
+            settings: BackendSettings::read(context.config())?,
+            library: PLACE.for_backend(context),
+            engine: OpenEngine::default(),
+        })
+    }
+
+    fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
+        attributes.allow_parallel_instances()?;
+        // Only CPUs are driven, so a model without an instance group must not land on a GPU. The
+        // count is the server's choice.
+        attributes.prefer(Kind::Cpu, 0, &[])
+    }
+}
+
+/// A loaded model version.
+pub struct Model {
+    config: ModelConfig,
+    source: Source,
+    sessions: SharedSessions,
+}
+
+impl sdk::Model for Model {
+    type Backend = Backend;
+    type Instance = Instance;
+
+    fn initialize(backend: &Backend, context: &mut ModelContext) -> Result<Self, Error> {
+        let source = source(backend, context)?;
+        let sessions = SharedSessions::new(source.settings.session_share_max);
+        if source.format == Format::SavedModel && context.may_complete()? {
+            autofill(backend, context, &source, &sessions)?;
+        }
+        Ok(Model {
+            config: context.config().clone(),
+            source,
+            sessions,
+        })
+    }
+}
+
+/// Finds library and model and reads the settings.
+fn source(backend: &Backend, context: &ModelContext) -> Result<Source, Error> {
+    let (name, config) = (context.name(), context.config());
+    let format = Format::of(name, config)?;
+    let settings = ModelSettings::read(name, context.directory(), config)?;
+    let path = match format {
+        Format::GraphDef => model_file(context, "model.graphdef")?,
+        Format::SavedModel => model_folder(context, "model.savedmodel")?,
+    };
+    let init_ops = match &settings.init_ops_file {
+        Some(file) => init_ops(&context.version_directory(), context.directory(), file)?,
+        None => Vec::new(),
+    };
+    let library = PLACE.for_model(config, backend.library.as_deref())?;
+    let engine = backend.engine.get(&library, &settings)?;
+    engine.tell_of_threads(name, &settings);
+    for library in &settings.op_libraries {
+        engine.library.add_operators(library)?;
+    }
+    Ok(Source {
+        engine,
+        model_name: name.to_owned(),
+        format,
+        path,
+        settings,
+        allows_soft_placement: backend.settings.allows_soft_placement,
+        init_ops,
+    })
+}
+
+/// Fills in what the configuration leaves out. The session that tells what the model takes is the
+/// first instance's later, unless its threads belong on that instance's CPUs.
+fn autofill(
+    backend: &Backend,
+    context: &mut ModelContext,
+    source: &Source,
+    sessions: &SharedSessions,
+) -> Result<(), Error> {
+    let name = &source.model_name;
+    let loaded = source
+        .load(context.config(), Devices::Cpus, 1)
+        .map_err(|error| {
+            Error::new(
+                error.code(),
+                format!(
+                    "unable to auto-complete model configuration for '{name}', failed to load \
+                     model: {}",
+                    error.message()
+                ),
+            )
+        })?;
+    let default = backend.settings.default_max_batch_size;
+    let completed = complete(name, context.config(), &loaded.tensors, default)?;
+    warn_of_batching(name, context.config(), &completed);
+    context.complete(&completed)?;
+    if !source.settings.has_own_threads {
+        sessions.keep(Devices::Cpus, loaded);
+    }
+    Ok(())
+}
+
+/// One executable copy of a model.
+pub struct Instance(Runner<Session>);
+
+impl sdk::Instance for Instance {
+    type Model = Model;
+
+    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
+        let (config, source) = (&model.config, &model.source);
+        engine::refuse_gpu("tensorflow", &source.model_name, context)?;
+        let devices = match context.kind {
+            Kind::Model => Devices::Any,
+            _ => Devices::Cpus,
+        };
+        let own_threads = threads::share_of_cpus(config, context);
+        let load = || source.load(config, devices, own_threads);
+        let loaded = model.sessions.take(devices, load)?;
+        let session = Session::new(&source.model_name, config, source.format, loaded)?;
+        Ok(Instance(Runner::new(config, session)?))
+    }
+
+    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        self.0.run(&model.source.model_name, batch)
+    }
+}
