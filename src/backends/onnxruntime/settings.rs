@@ -3,16 +3,12 @@
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use conch_backend_sdk as sdk;
 use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
 use crate::ort::{GraphOptimization, SessionOptions};
-
-/// Parameter that names the engine's library for one model.
-pub const LIBRARY: &str = "onnxruntime-library";
 
 /// Parameters that only concern a CUDA execution provider, which this backend does not drive.
 const CUDA_PARAMETERS: [&str; 4] = [
@@ -27,8 +23,7 @@ const CUDA_PARAMETERS: [&str; 4] = [
 /// Threads within an operator: `intra_op_thread_count`; 0 leaves the choice to ONNX Runtime, which
 /// takes every CPU. Where the parameter is absent (as most are), upstream leaves the choice to ONNX
 /// Runtime for each instance, so that n instances contend with n threads for each CPU. Here the
-/// CPUs of the process are divided among the model's instances, at least one each; with one
-/// instance that is the same as upstream.
+/// CPUs are divided among the model's instances, each of which fills in its share.
 ///
 /// # Errors
 /// `InvalidArgument` if a value is none that the option can have, or an execution accelerator is
@@ -46,13 +41,10 @@ pub fn session_options(
              but got {execution_mode} ."
         )));
     }
-    let intra_op_threads = match config.integer_parameter("intra_op_thread_count")? {
-        Some(count) => thread_count("intra_op_thread_count", count)?,
-        None => share_of_cpus(
-            thread::available_parallelism().map_or(1, usize::from),
-            config.instance_count(),
-        ),
-    };
+    let intra_op_threads = config
+        .integer_parameter("intra_op_thread_count")?
+        .map(|count| thread_count("intra_op_thread_count", count))
+        .transpose()?;
     let inter_op_threads = match config.integer_parameter("inter_op_thread_count")? {
         Some(count) => thread_count("inter_op_thread_count", count)?,
         None => 0,
@@ -155,13 +147,6 @@ fn thread_count(name: &str, count: i64) -> Result<i32, Error> {
         .ok_or_else(|| Error::invalid(format!("parameter '{name}' cannot be {count}")))
 }
 
-fn share_of_cpus(cpu_count: usize, instance_count: u64) -> i32 {
-    let instance_count = usize::try_from(instance_count).unwrap_or(usize::MAX).max(1);
-    i32::try_from(cpu_count / instance_count)
-        .unwrap_or(i32::MAX)
-        .max(1)
-}
-
 fn c_string(text: &str) -> Result<CString, Error> {
     CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains a NUL")))
 }
@@ -196,7 +181,7 @@ mod tests {
             ("someone.else", "x"),
         ]))
         .unwrap();
-        assert_eq!(options.intra_op_threads, 3);
+        assert_eq!(options.intra_op_threads, Some(3));
         assert_eq!(options.inter_op_threads, 2);
         assert!(options.is_parallel);
         assert_eq!(options.has_memory_arena, Some(false));
@@ -270,17 +255,6 @@ mod tests {
             assert_eq!(options(&json).unwrap().optimization, expected, "{level}");
         }
         assert_eq!(options("{}").unwrap().optimization, GraphOptimization::All);
-    }
-
-    #[test]
-    fn divides_cpus_among_instances() {
-        for (cpus, instances, expected) in [(8, 1, 8), (8, 3, 2), (2, 8, 1), (4, 0, 4), (1, 1, 1)] {
-            assert_eq!(
-                share_of_cpus(cpus, instances),
-                expected,
-                "{cpus}/{instances}"
-            );
-        }
     }
 
     #[test]

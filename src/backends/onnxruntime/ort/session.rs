@@ -11,7 +11,7 @@ use conch_backend_sdk::Error;
 use super::runtime::Runtime;
 use super::table::{OrtRunOptions, OrtSession, OrtSessionOptions, OrtTypeInfo, Status};
 use super::value::{Value, data_type_from_onnx};
-use crate::tensor::{Feed, Signature, Target, TensorInfo};
+use conch_backend_sdk::engine::{Feed, Signature, Target, TensorInfo};
 
 /// `ONNX_TYPE_TENSOR`.
 const ONNX_TYPE_TENSOR: c_int = 1;
@@ -42,7 +42,8 @@ pub struct SessionOptions {
     pub log_id: CString,
     pub optimization: GraphOptimization,
     pub is_parallel: bool,
-    pub intra_op_threads: i32,
+    /// Of the session's own pool; none: one, which is enough to look at a model.
+    pub intra_op_threads: Option<i32>,
     pub inter_op_threads: i32,
     pub has_memory_arena: Option<bool>,
     pub has_memory_pattern: Option<bool>,
@@ -352,7 +353,8 @@ impl<'r> RawOptions<'r> {
             if runtime.has_global_threads {
                 table.check((table.disable_per_session_threads)(raw))?;
             } else {
-                table.check((table.set_intra_op_threads)(raw, options.intra_op_threads))?;
+                let count = options.intra_op_threads.unwrap_or(1);
+                table.check((table.set_intra_op_threads)(raw, count))?;
                 table.check((table.set_inter_op_threads)(raw, options.inter_op_threads))?;
             }
             match options.has_memory_arena {
