@@ -33,11 +33,7 @@ pub fn complete(
 
 /// Whether the model batches: by its signature, where the configuration does not say otherwise. A
 /// first dimension that varies may be the batch or not; configured shapes tell.
-fn batches(
-    model_name: &str,
-    config: &ModelConfig,
-    tensors: &ModelTensors,
-) -> Result<bool, Error> {
+fn batches(model_name: &str, config: &ModelConfig, tensors: &ModelTensors) -> Result<bool, Error> {
     let can_batch = tensors.inputs.iter().chain(&tensors.outputs).all(|tensor| {
         let first = tensor.known_dims().first();
         first.is_none_or(|&dim| dim == -1)
@@ -64,7 +60,9 @@ fn batches(
             // Ranks tell nothing in a model with ragged inputs.
             return Ok(true);
         }
-        let tensor = known.iter().find(|tensor| Some(tensor.name()) == name_of(entry));
+        let tensor = known
+            .iter()
+            .find(|tensor| Some(tensor.name()) == name_of(entry));
         let rank = tensor.map_or(0, |tensor| tensor.known_dims().len());
         if rank == 0 {
             continue;
@@ -154,7 +152,9 @@ impl Completion<'_> {
         } else {
             for entry in &mut outputs {
                 let name = name_of(entry).map(str::to_owned);
-                let tensor = tensors.iter().find(|tensor| Some(tensor.name()) == name.as_deref());
+                let tensor = tensors
+                    .iter()
+                    .find(|tensor| Some(tensor.name()) == name.as_deref());
                 if let Some(tensor) = tensor {
                     self.fill(entry, tensor)?;
                 }
@@ -223,7 +223,11 @@ fn supplied_names(config: &ModelConfig) -> Vec<String> {
     let controls = entries("/sequence_batching/control_input").filter_map(name_of);
     let states = entries("/sequence_batching/state")
         .filter_map(|entry| entry.get("input_name").and_then(Value::as_str));
-    targets.chain(controls).chain(states).map(str::to_owned).collect()
+    targets
+        .chain(controls)
+        .chain(states)
+        .map(str::to_owned)
+        .collect()
 }
 
 fn list(config: &ModelConfig, key: &str) -> Vec<Value> {
@@ -277,6 +281,7 @@ mod tests {
         default: i64,
     ) -> Result<Value, String> {
         let tensors = ModelTensors {
+            signature_name: String::new(),
             inputs: vec![tensor("A", input)],
             outputs: vec![tensor("B", output)],
         };
@@ -305,7 +310,10 @@ mod tests {
         assert_eq!(one["max_batch_size"], 1);
         assert!(one.get("dynamic_batching").is_none());
         let none = completed("{}", A, A, 0).unwrap();
-        assert_eq!((&none["max_batch_size"], &none["input"][0]["dims"]), (&json!(0), &json!([-1, 16])));
+        assert_eq!(
+            (&none["max_batch_size"], &none["input"][0]["dims"]),
+            (&json!(0), &json!([-1, 16]))
+        );
     }
 
     #[test]
@@ -328,8 +336,14 @@ mod tests {
         let value = completed(config, A, A, 4).unwrap();
         assert_eq!(value["max_batch_size"], 32);
         assert!(value.get("dynamic_batching").is_none());
-        assert_eq!(value["input"], json!([{"name": "A", "data_type": "TYPE_FP32", "dims": [16]}]));
-        assert_eq!(value["output"], json!([{"name": "B", "data_type": "TYPE_FP32", "dims": [16]}]));
+        assert_eq!(
+            value["input"],
+            json!([{"name": "A", "data_type": "TYPE_FP32", "dims": [16]}])
+        );
+        assert_eq!(
+            value["output"],
+            json!([{"name": "B", "data_type": "TYPE_FP32", "dims": [16]}])
+        );
         // What the model does not have is left for the check that follows.
         let other = r#"{"input": [{"name": "C", "dims": [1]}]}"#;
         let value = completed(other, A, A, 4).unwrap();
@@ -345,7 +359,8 @@ mod tests {
                      "output": [{{"name": "B", "dims": {b}}}]}}"#
             )
         };
-        let size = |config: &str| completed(config, A, A, 4).map(|value| value["max_batch_size"].clone());
+        let size =
+            |config: &str| completed(config, A, A, 4).map(|value| value["max_batch_size"].clone());
         assert_eq!(size(&config("[16]", "[16]")), Ok(json!(4)));
         assert_eq!(size(&config("[]", "[]")), Ok(json!(4)));
         assert_eq!(size(&config("[-1, 16]", "[]")), Ok(json!(0)));
@@ -372,9 +387,13 @@ mod tests {
             completed("{}", A, Some(&[]), 4).unwrap_err(),
             "Unable to autofill for 'm': the rank of model tensor 'B' is 0 which is not supported"
         );
-        let told = r#"{"input": [{"name": "A", "dims": [5]}], "output": [{"name": "B", "dims": [5]}]}"#;
+        let told =
+            r#"{"input": [{"name": "A", "dims": [5]}], "output": [{"name": "B", "dims": [5]}]}"#;
         let value = completed(told, None, None, 4).unwrap();
-        assert_eq!(value["input"][0], json!({"name": "A", "dims": [5], "data_type": "TYPE_FP32"}));
+        assert_eq!(
+            value["input"][0],
+            json!({"name": "A", "dims": [5], "data_type": "TYPE_FP32"})
+        );
     }
 
     #[test]
@@ -384,7 +403,11 @@ mod tests {
             r#"{"sequence_batching": {"control_input": [{"name": "A"}]}}"#,
             r#"{"sequence_batching": {"state": [{"input_name": "A"}]}}"#,
         ] {
-            assert_eq!(completed(config, A, A, 4).unwrap()["input"], json!([]), "{config}");
+            assert_eq!(
+                completed(config, A, A, 4).unwrap()["input"],
+                json!([]),
+                "{config}"
+            );
         }
     }
 }

@@ -69,9 +69,17 @@ impl Engine {
                 );
             }
         };
-        late("TF_NUM_INTRA_THREADS", settings.intra_op_threads, self.intra_op_threads);
+        late(
+            "TF_NUM_INTRA_THREADS",
+            settings.intra_op_threads,
+            self.intra_op_threads,
+        );
         if !settings.has_own_threads {
-            late("TF_NUM_INTER_THREADS", settings.inter_op_threads, self.inter_op_threads);
+            late(
+                "TF_NUM_INTER_THREADS",
+                settings.inter_op_threads,
+                self.inter_op_threads,
+            );
         }
     }
 }

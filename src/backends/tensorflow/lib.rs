@@ -9,7 +9,7 @@
 mod complete;
 mod element_type;
 mod engine;
-mod graph_file;
+mod files;
 mod loaded;
 mod messages;
 mod model;

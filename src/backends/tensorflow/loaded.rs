@@ -12,11 +12,11 @@ use sdk::{Error, ModelConfig};
 
 use crate::element_type;
 use crate::engine::Engine;
-use crate::graph_file::GraphFile;
+use crate::files::{GraphFile, check_saved_model};
 use crate::messages::{ConfigProto, GraphDef, GraphOptions, MetaGraphDef, OptimizerOptions};
 use crate::retention::may_keep_inputs;
 use crate::settings::{Format, ModelSettings};
-use crate::signature::{ModelTensor, ModelTensors, c_string, split_name};
+use crate::signature::{DEFAULT_SIGNATURE, ModelTensor, ModelTensors, c_string, split_name};
 use crate::tf::{Graph, Output, Port};
 use crate::validate;
 
@@ -89,6 +89,7 @@ impl Source {
     }
 
     fn load_saved_model(&self, options: &ConfigProto) -> Result<Loaded, Error> {
+        check_saved_model(&self.path)?;
         let library = &self.engine.library;
         let read = |bytes: &[u8]| {
             MetaGraphDef::decode(bytes)
@@ -98,6 +99,14 @@ impl Source {
         let (graph, meta_graph) = Graph::load(library, &self.path, &tags, options, read)?;
         let signature = self.settings.signature.as_deref();
         let tensors = ModelTensors::of_saved_model(&self.model_name, &meta_graph, signature)?;
+        if signature.is_none() && tensors.signature_name != DEFAULT_SIGNATURE {
+            sdk::warning!(
+                "unable to find serving signature '{DEFAULT_SIGNATURE}' of model '{}', using \
+                 signature '{}'",
+                self.model_name,
+                tensors.signature_name
+            );
+        }
         let definition = meta_graph.graph_def.unwrap_or_default();
         self.with_tensors(graph, tensors, &definition)
     }
@@ -108,6 +117,7 @@ impl Source {
         validate::validate_names(&self.model_name, config, &inputs, &outputs)?;
         let graph = Graph::import(&self.engine.library, &file.bytes, options)?;
         let tensors = ModelTensors {
+            signature_name: String::new(),
             inputs: self.find(&graph, "input", input_names(config)?)?,
             outputs: self.find(&graph, "output", output_names(config)?)?,
         };
@@ -138,7 +148,11 @@ impl Source {
         sdk::verbose!(
             "model '{}': TensorFlow {} inputs",
             self.model_name,
-            if lends { "reads requests'" } else { "may keep, and so gets copies of," }
+            if lends {
+                "reads requests'"
+            } else {
+                "may keep, and so gets copies of,"
+            }
         );
         Ok(Loaded {
             graph,
@@ -192,18 +206,31 @@ impl Source {
 
 /// Everything that a configuration feeds to a GraphDef.
 fn input_names(config: &ModelConfig) -> Result<Vec<CString>, Error> {
-    let mut names: Vec<_> = config.inputs()?.into_iter().map(|input| input.name).collect();
+    let mut names: Vec<_> = config
+        .inputs()?
+        .into_iter()
+        .map(|input| input.name)
+        .collect();
     for control in config.controls()? {
         names.push(c_string(&control.name)?);
     }
-    names.extend(config.batch_inputs()?.into_iter().flat_map(|input| input.targets));
+    names.extend(
+        config
+            .batch_inputs()?
+            .into_iter()
+            .flat_map(|input| input.targets),
+    );
     names.extend(config.states()?.into_iter().map(|state| state.input));
     Ok(distinct(names))
 }
 
 /// Everything that it fetches.
 fn output_names(config: &ModelConfig) -> Result<Vec<CString>, Error> {
-    let mut names: Vec<_> = config.outputs()?.into_iter().map(|output| output.name).collect();
+    let mut names: Vec<_> = config
+        .outputs()?
+        .into_iter()
+        .map(|output| output.name)
+        .collect();
     names.extend(config.states()?.into_iter().map(|state| state.output));
     Ok(distinct(names))
 }
@@ -236,9 +263,15 @@ impl Loaded {
 }
 
 fn position(tensors: &[ModelTensor], ports: &[Port], name: &CStr) -> Result<Port, Error> {
-    let found = tensors.iter().zip(ports).find(|(tensor, _)| *tensor.name == *name);
+    let found = tensors
+        .iter()
+        .zip(ports)
+        .find(|(tensor, _)| *tensor.name == *name);
     let (_, port) = found.ok_or_else(|| {
-        Error::internal(format!("the model has no tensor '{}'", name.to_string_lossy()))
+        Error::internal(format!(
+            "the model has no tensor '{}'",
+            name.to_string_lossy()
+        ))
     })?;
     Ok(*port)
 }
@@ -305,7 +338,11 @@ impl engine::Session for Session {
 /// `Internal` if it cannot be read; `InvalidArgument` if it is not what it should be.
 pub fn init_ops(version_folder: &Path, folder: &Path, file: &str) -> Result<Vec<CString>, Error> {
     let in_version = version_folder.join(file);
-    let path = if in_version.exists() { in_version } else { folder.join(file) };
+    let path = if in_version.exists() {
+        in_version
+    } else {
+        folder.join(file)
+    };
     let text = std::fs::read(&path)
         .map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
     let json: Value = sdk::serde_json::from_slice(&text)
@@ -332,14 +369,18 @@ mod tests {
         std::fs::create_dir_all(&version).unwrap();
         let read = || init_ops(&version, &folder, "ops.json");
         assert!(read().unwrap_err().message().contains("ops.json"));
-        std::fs::write(folder.join("ops.json"), r#"{"init_ops": ["init", "tables"]}"#).unwrap();
+        std::fs::write(
+            folder.join("ops.json"),
+            r#"{"init_ops": ["init", "tables"]}"#,
+        )
+        .unwrap();
         assert_eq!(read().unwrap(), [c"init".to_owned(), c"tables".to_owned()]);
         for wrong in ["", "[]", r#"{"init_ops": "init"}"#, r#"{"init_ops": [1]}"#] {
             std::fs::write(version.join("ops.json"), wrong).unwrap();
             assert!(read().is_err(), "{wrong}");
         }
         std::fs::write(version.join("ops.json"), r#"{"init_ops": []}"#).unwrap();
-        assert_eq!(read().unwrap(), []);
+        assert!(read().unwrap().is_empty());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -5,6 +5,13 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
+/// `saved_model.proto`: the file of a SavedModel.
+#[derive(Clone, PartialEq, Message)]
+pub struct SavedModel {
+    #[prost(message, repeated, tag = "2")]
+    pub meta_graphs: Vec<MetaGraphDef>,
+}
+
 /// `meta_graph.proto`: one graph of a SavedModel.
 #[derive(Clone, PartialEq, Message)]
 pub struct MetaGraphDef {
@@ -73,17 +80,21 @@ pub struct NodeDef {
     pub attr: BTreeMap<String, AttrValue>,
 }
 
-/// `attr_value.proto`: only the functions that an attribute names.
+/// `attr_value.proto`: only functions that an attribute names, and tensors that it has.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttrValue {
     #[prost(message, optional, tag = "1")]
     pub list: Option<ListValue>,
+    #[prost(message, optional, tag = "8")]
+    pub tensor: Option<TensorProto>,
     #[prost(message, optional, tag = "10")]
     pub func: Option<NameAttrList>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct ListValue {
+    #[prost(message, repeated, tag = "8")]
+    pub tensor: Vec<TensorProto>,
     #[prost(message, repeated, tag = "9")]
     pub func: Vec<NameAttrList>,
 }
@@ -92,6 +103,13 @@ pub struct ListValue {
 pub struct NameAttrList {
     #[prost(string, tag = "1")]
     pub name: String,
+}
+
+/// `tensor.proto`: the shape alone.
+#[derive(Clone, PartialEq, Message)]
+pub struct TensorProto {
+    #[prost(message, optional, tag = "2")]
+    pub tensor_shape: Option<TensorShapeProto>,
 }
 
 /// `function.proto`.

@@ -11,7 +11,9 @@ use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, Mode
 use crate::complete::complete;
 use crate::engine::{OpenEngine, PLACE};
 use crate::loaded::{Devices, Session, Source, init_ops};
-use crate::settings::{BackendSettings, Format, ModelSettings};
+use crate::settings::{
+    BackendSettings, Format, ModelSettings, has_gpu_accelerators, ineffective_settings,
+};
 use crate::shared::SharedSessions;
 
 /// What all models of the backend share.
@@ -25,6 +27,9 @@ impl sdk::Backend for Backend {
     type Model = Model;
 
     fn initialize(context: &BackendContext) -> Result<Self, Error> {
+        for name in ineffective_settings(context.config()) {
+            sdk::warning!("backend setting '{name}' has no effect: TensorFlow runs on CPUs");
+        }
         Ok(Backend {
             settings: BackendSettings::read(context.config())?,
             library: PLACE.for_backend(context),
@@ -70,6 +75,11 @@ fn source(backend: &Backend, context: &ModelContext) -> Result<Source, Error> {
     let (name, config) = (context.name(), context.config());
     let format = Format::of(name, config)?;
     let settings = ModelSettings::read(name, context.directory(), config)?;
+    if has_gpu_accelerators(config) {
+        sdk::warning!(
+            "GPU Execution Accelerator will be ignored for model instance on CPU: model '{name}'"
+        );
+    }
     let path = match format {
         Format::GraphDef => model_file(context, "model.graphdef")?,
         Format::SavedModel => model_folder(context, "model.savedmodel")?,

@@ -172,13 +172,16 @@ mod tests {
         };
         let value = if in_list {
             AttrValue {
-                list: Some(ListValue { func: vec![func] }),
-                func: None,
+                list: Some(ListValue {
+                    func: vec![func],
+                    ..ListValue::default()
+                }),
+                ..AttrValue::default()
             }
         } else {
             AttrValue {
-                list: None,
                 func: Some(func),
+                ..AttrValue::default()
             }
         };
         node.attr.insert("f".to_owned(), value);
@@ -217,7 +220,11 @@ mod tests {
             }),
         };
         let outputs = ["y"].into_iter();
-        assert_eq!(may_keep_inputs(&graph, &operators, outputs), expected, "{graph:?}");
+        assert_eq!(
+            may_keep_inputs(&graph, &operators, outputs),
+            expected,
+            "{graph:?}"
+        );
     }
 
     #[test]
@@ -226,7 +233,11 @@ mod tests {
         check(vec![x(), node("y", "Add", &["x", "x:0"])], vec![], false);
         // Assigned by what no output needs, such as the restoring of variables.
         let restore = || node("restore", "AssignVariableOp", &["x"]);
-        check(vec![x(), restore(), node("y", "Add", &["x"])], vec![], false);
+        check(
+            vec![x(), restore(), node("y", "Add", &["x"])],
+            vec![],
+            false,
+        );
         let call = || calls(node("y", "StatefulPartitionedCall", &["x"]), "f", false);
         let reads = function("f", vec![node("v", "ReadVariableOp", &["h"])]);
         check(vec![x(), call()], vec![reads], false);
@@ -245,7 +256,11 @@ mod tests {
         let y = node("y", "Add", &["x", "^z"]);
         check(vec![x(), assign("z"), y], vec![], true);
         let call = || calls(node("y", "StatefulPartitionedCall", &["x"]), "f", false);
-        check(vec![x(), call()], vec![function("f", vec![assign("z")])], true);
+        check(
+            vec![x(), call()],
+            vec![function("f", vec![assign("z")])],
+            true,
+        );
         // What nobody knows.
         check(vec![x(), call()], vec![], true);
         check(vec![x(), node("y", "Unheard", &["x"])], vec![], true);

@@ -38,15 +38,18 @@ impl BackendSettings {
                     "expected a number for backend setting 'gpu-memory-fraction', got '{fraction}'"
                 )));
             }
-            sdk::warning!(
-                "backend setting 'gpu-memory-fraction' has no effect: TensorFlow runs on CPUs"
-            );
         }
         Ok(BackendSettings {
             allows_soft_placement: config.boolean("allow-soft-placement")?.unwrap_or(true),
             default_max_batch_size: sdk::engine::default_max_batch_size(config)?,
         })
     }
+}
+
+/// Backend settings that are there and concern GPUs alone.
+pub fn ineffective_settings(config: &BackendConfig) -> impl Iterator<Item = &'static str> {
+    let names = ["gpu-memory-fraction"].into_iter();
+    names.filter(|name| config.setting(name).is_some())
 }
 
 /// The two forms of a model.
@@ -96,7 +99,11 @@ impl ModelSettings {
     /// # Errors
     /// `InvalidArgument` if a value is none that the setting can have.
     pub fn read(model_name: &str, folder: &Path, config: &ModelConfig) -> Result<Self, Error> {
-        check_accelerators(model_name, config)?;
+        if has_accelerators(config, "cpu") {
+            return Err(Error::invalid(
+                "CPU Execution Accelerator is not supported in TensorFlow backend",
+            ));
+        }
         let text = |name: &str| {
             let value = config.parameter(name).filter(|value| !value.is_empty());
             value.map(str::to_owned)
@@ -110,7 +117,11 @@ impl ModelSettings {
             .ok_or_else(|| wrong_number("MAX_SESSION_SHARE_COUNT", "positive", model_name))?;
         let intra_op_threads = thread_count(config, "TF_NUM_INTRA_THREADS")?;
         if intra_op_threads < 0 {
-            return Err(wrong_number("TF_NUM_INTRA_THREADS", "non-negative", model_name));
+            return Err(wrong_number(
+                "TF_NUM_INTRA_THREADS",
+                "non-negative",
+                model_name,
+            ));
         }
         Ok(ModelSettings {
             session_share_max,
@@ -172,24 +183,15 @@ fn jit_level(config: &ModelConfig) -> i32 {
     }
 }
 
-fn check_accelerators(model_name: &str, config: &ModelConfig) -> Result<(), Error> {
-    let are_named = |device: &str| {
-        let path = format!("/optimization/execution_accelerators/{device}_execution_accelerator");
-        let list = config.json().pointer(&path).and_then(Value::as_array);
-        list.is_some_and(|list| !list.is_empty())
-    };
-    if are_named("cpu") {
-        return Err(Error::invalid(
-            "CPU Execution Accelerator is not supported in TensorFlow backend",
-        ));
-    }
-    if are_named("gpu") {
-        sdk::warning!(
-            "GPU Execution Accelerator will be ignored for model instance on CPU: model \
-             '{model_name}'"
-        );
-    }
-    Ok(())
+/// Whether the configuration names accelerators of GPUs, which do nothing on CPUs.
+pub fn has_gpu_accelerators(config: &ModelConfig) -> bool {
+    has_accelerators(config, "gpu")
+}
+
+fn has_accelerators(config: &ModelConfig, device: &str) -> bool {
+    let path = format!("/optimization/execution_accelerators/{device}_execution_accelerator");
+    let list = config.json().pointer(&path).and_then(Value::as_array);
+    list.is_some_and(|list| !list.is_empty())
 }
 
 #[cfg(test)]
@@ -232,7 +234,10 @@ mod tests {
         assert_eq!(&*unset.tag, c"serve");
         assert!(!unset.has_own_threads && unset.signature.is_none());
         // What is set to nothing is not set.
-        let empty = settings(&parameters(&[("TF_GRAPH_TAG", ""), ("TF_SIGNATURE_DEF", "")]));
+        let empty = settings(&parameters(&[
+            ("TF_GRAPH_TAG", ""),
+            ("TF_SIGNATURE_DEF", ""),
+        ]));
         assert_eq!(empty.unwrap(), unset);
     }
 
@@ -281,6 +286,11 @@ mod tests {
             "CPU Execution Accelerator is not supported in TensorFlow backend"
         );
         assert!(settings(&with("gpu")).is_ok());
+        let is_named = |json: &str| {
+            let config = ModelConfig::parse(json.as_bytes()).unwrap();
+            has_gpu_accelerators(&config)
+        };
+        assert!(is_named(&with("gpu")) && !is_named(&with("cpu")) && !is_named("{}"));
     }
 
     #[test]
@@ -298,8 +308,14 @@ mod tests {
             let config = ModelConfig::parse(json.as_bytes()).unwrap();
             Format::of("m", &config).map_err(|error| error.message().to_owned())
         };
-        assert_eq!(format(r#"{"platform": "tensorflow_graphdef"}"#), Ok(Format::GraphDef));
-        assert_eq!(format(r#"{"platform": "tensorflow_savedmodel"}"#), Ok(Format::SavedModel));
+        assert_eq!(
+            format(r#"{"platform": "tensorflow_graphdef"}"#),
+            Ok(Format::GraphDef)
+        );
+        assert_eq!(
+            format(r#"{"platform": "tensorflow_savedmodel"}"#),
+            Ok(Format::SavedModel)
+        );
         assert_eq!(
             format(r#"{"platform": "onnxruntime_onnx"}"#),
             Err("platform onnxruntime_onnx not supported for TensorFlow model 'm'".to_owned())
@@ -336,7 +352,10 @@ mod tests {
             r#"{"model_operations": {"op_library_filename": ["libops.so", "/opt/libmore.so"]}}"#;
         assert_eq!(
             settings(json).unwrap().op_libraries,
-            [PathBuf::from("/models/m/libops.so"), PathBuf::from("/opt/libmore.so")]
+            [
+                PathBuf::from("/models/m/libops.so"),
+                PathBuf::from("/opt/libmore.so")
+            ]
         );
     }
 }

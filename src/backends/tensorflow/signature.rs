@@ -11,7 +11,7 @@ use crate::element_type;
 use crate::messages::{MetaGraphDef, SignatureDef, TensorInfo as TensorMessage};
 
 /// What serves unless the configuration names another signature.
-const DEFAULT_SIGNATURE: &str = "serving_default";
+pub const DEFAULT_SIGNATURE: &str = "serving_default";
 
 /// Signatures that TensorFlow keeps for itself.
 const INTERNAL_SIGNATURES: [&str; 2] = ["__saved_model_init_op", "__saved_model_train_op"];
@@ -45,6 +45,8 @@ impl ModelTensor {
 /// Inputs and outputs of a model, each sorted by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelTensors {
+    /// The signature that they are of; empty for a GraphDef, which has none.
+    pub signature_name: String,
     pub inputs: Vec<ModelTensor>,
     pub outputs: Vec<ModelTensor>,
 }
@@ -60,7 +62,7 @@ impl ModelTensors {
         meta_graph: &MetaGraphDef,
         wanted: Option<&str>,
     ) -> Result<Self, Error> {
-        let signature = choose(model_name, meta_graph, wanted)?;
+        let (signature_name, signature) = choose(model_name, meta_graph, wanted)?;
         let tensors = |role: &str, messages: &BTreeMap<String, TensorMessage>| {
             messages
                 .iter()
@@ -68,6 +70,7 @@ impl ModelTensors {
                 .collect::<Result<Vec<_>, _>>()
         };
         Ok(ModelTensors {
+            signature_name: signature_name.to_owned(),
             inputs: tensors("input", &signature.inputs)?,
             outputs: tensors("output", &signature.outputs)?,
         })
@@ -117,23 +120,17 @@ fn choose<'m>(
     model_name: &str,
     meta_graph: &'m MetaGraphDef,
     wanted: Option<&str>,
-) -> Result<&'m SignatureDef, Error> {
+) -> Result<(&'m str, &'m SignatureDef), Error> {
     let signatures = &meta_graph.signature_def;
     let name = wanted.unwrap_or(DEFAULT_SIGNATURE);
-    if let Some(signature) = signatures.get(name) {
-        return Ok(signature);
+    if let Some((name, signature)) = signatures.get_key_value(name) {
+        return Ok((name, signature));
     }
     let mut others = signatures
         .iter()
         .filter(|(name, _)| !INTERNAL_SIGNATURES.contains(&name.as_str()));
     match (wanted, others.next()) {
-        (None, Some((other, signature))) => {
-            sdk::warning!(
-                "unable to find serving signature '{DEFAULT_SIGNATURE}' of model '{model_name}', \
-                 using signature '{other}'"
-            );
-            Ok(signature)
-        }
+        (None, Some((other, signature))) => Ok((other, signature)),
         _ => Err(Error::internal(format!(
             "unable to load model '{model_name}', expected '{name}' signature"
         ))),
@@ -155,9 +152,8 @@ fn tensor(
         let name = element_type::name_of(message.dtype);
         refuse(format!("unsupported datatype '{name}'"))
     })?;
-    let (operation, index) = split_name(&message.name).ok_or_else(|| {
-        refuse("it is no dense tensor of the graph".to_owned())
-    })?;
+    let (operation, index) = split_name(&message.name)
+        .ok_or_else(|| refuse("it is no dense tensor of the graph".to_owned()))?;
     let dims = message
         .tensor_shape
         .as_ref()
@@ -251,7 +247,9 @@ mod tests {
     fn reads_its_tensors() {
         let tensors =
             ModelTensors::of_saved_model("m", &meta_graph(&["serving_default"]), None).unwrap();
-        let [s, x] = &tensors.inputs[..] else { panic!() };
+        let [s, x] = &tensors.inputs[..] else {
+            panic!()
+        };
         assert_eq!((s.name(), &*s.operation, s.index), ("s", c"text", 0));
         assert_eq!((s.data_type, s.dims.as_deref()), (DataType::Bytes, None));
         assert_eq!((x.name(), &*x.operation, x.index), ("x", c"in", 0));
@@ -263,9 +261,15 @@ mod tests {
     #[test]
     fn refuses_tensors_that_triton_does_not_have() {
         for (refused, expected) in [
-            (message("x:0", 21, None), "unsupported datatype 'DT_VARIANT'"),
+            (
+                message("x:0", 21, None),
+                "unsupported datatype 'DT_VARIANT'",
+            ),
             (message("", 1, None), "it is no dense tensor of the graph"),
-            (message("x:y", 1, None), "it is no dense tensor of the graph"),
+            (
+                message("x:y", 1, None),
+                "it is no dense tensor of the graph",
+            ),
         ] {
             let error = tensor("m", "input", "x", &refused).unwrap_err();
             assert_eq!(

@@ -5,7 +5,7 @@ use conch_backend_sdk as sdk;
 use sdk::engine::Signature;
 use sdk::{Error, ModelConfig, TensorConfig, shape_text};
 
-use crate::graph_file::is_among;
+use crate::files::is_among;
 use crate::signature::ModelTensors;
 
 /// Checks the configuration of a SavedModel against its signature.
@@ -21,7 +21,9 @@ pub fn validate(
     check_controls(model_name, config, tensors)?;
     // By name before their number, so that an input that is too much is named.
     let inputs: Vec<_> = tensors.inputs.iter().map(|tensor| tensor.name()).collect();
-    check_allowed("input", &config.inputs()?, &inputs, |name| inputs.contains(&name))?;
+    check_allowed("input", &config.inputs()?, &inputs, |name| {
+        inputs.contains(&name)
+    })?;
     sdk::engine::validate::validate(model_name, config, signature)
 }
 
@@ -51,7 +53,9 @@ pub fn validate_names(
         }
     }
     check_allowed("input", &configured, inputs, |name| is_among(name, inputs))?;
-    check_allowed("output", &config.outputs()?, outputs, |name| is_among(name, outputs))
+    check_allowed("output", &config.outputs()?, outputs, |name| {
+        is_among(name, outputs)
+    })
 }
 
 fn check_controls(
@@ -72,7 +76,11 @@ fn check_controls(
             ))
         };
         // A control has one element, behind the batch dimension where there is one.
-        let expected = if config.max_batch_size() > 0 { &[-1, 1][..] } else { &[1] };
+        let expected = if config.max_batch_size() > 0 {
+            &[-1, 1][..]
+        } else {
+            &[1]
+        };
         let dims = tensor.known_dims();
         if !dims.is_empty() && dims != expected {
             return Err(refuse(format!(
@@ -156,6 +164,7 @@ mod tests {
         let mut inputs = vec![tensor("A", DataType::Fp32, &[-1, 4])];
         inputs.extend(control.map(|(data_type, dims)| tensor("S", data_type, dims)));
         let tensors = ModelTensors {
+            signature_name: String::new(),
             inputs,
             outputs: vec![tensor("Y", DataType::Fp32, &[-1, 4])],
         };
@@ -207,13 +216,16 @@ mod tests {
 
     #[test]
     fn graph_definitions() {
-        let check = |config: &ModelConfig, inputs: &[&str], outputs: &[&str]| {
-            match validate_names("m", config, inputs, outputs) {
-                Ok(()) => String::new(),
-                Err(error) => error.message().to_owned(),
-            }
+        let check = |config: &ModelConfig, inputs: &[&str], outputs: &[&str]| match validate_names(
+            "m", config, inputs, outputs,
+        ) {
+            Ok(()) => String::new(),
+            Err(error) => error.message().to_owned(),
         };
-        assert_eq!(check(&config(&["A", "B:0"], ""), &["A", "B"], &["Y", "Z"]), "");
+        assert_eq!(
+            check(&config(&["A", "B:0"], ""), &["A", "B"], &["Y", "Z"]),
+            ""
+        );
         assert_eq!(
             check(&config(&["A", "B"], ""), &["A"], &["Y"]),
             "unable to load model 'm', configuration expects 2 inputs, model provides at most 1"

@@ -69,7 +69,8 @@ impl Graph {
         }
         // SAFETY: graph and options are live. The session keeps what it needs of them.
         let session = unsafe {
-            table.check(|status| (table.new_session)(graph.raw.as_ptr(), options.as_ptr(), status))?
+            table
+                .check(|status| (table.new_session)(graph.raw.as_ptr(), options.as_ptr(), status))?
         };
         graph.with_session(session)
     }
@@ -136,9 +137,8 @@ impl Graph {
     pub fn is_scalar(&self, port: Port) -> bool {
         let table = &self.library.table;
         // SAFETY: the graph is live, and the tensor its own.
-        let rank = unsafe {
-            table.check(|status| (table.rank)(self.graph.as_ptr(), port.raw, status))
-        };
+        let rank =
+            unsafe { table.check(|status| (table.rank)(self.graph.as_ptr(), port.raw, status)) };
         rank == Ok(0)
     }
 
@@ -276,8 +276,8 @@ impl<'l> NewGraph<'l> {
     }
 
     fn with_session(self, session: *mut TF_Session) -> Result<Graph, Error> {
-        let session = NonNull::new(session)
-            .ok_or_else(|| Error::internal("TensorFlow gave no session"))?;
+        let session =
+            NonNull::new(session).ok_or_else(|| Error::internal("TensorFlow gave no session"))?;
         let graph = Graph {
             library: Arc::clone(self.library),
             graph: self.raw,

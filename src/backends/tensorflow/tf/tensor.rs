@@ -13,13 +13,11 @@ use sdk::{DataType, Error, TensorBytes, element_count, shape_text};
 use super::library::Library;
 use super::table::{TF_TString, TF_Tensor, Table};
 use crate::element_type;
+use crate::files::RANK_MAX;
 
 /// `EIGEN_MAX_ALIGN_BYTES`: TensorFlow copies what lies otherwise, without a look at whether it
 /// got the memory for it.
 const ALIGNMENT_BYTES: usize = 64;
-
-/// `TensorShape::MaxDimensions()`: with more, TensorFlow ends the process.
-const RANK_MAX: usize = 254;
 
 /// An input of one run.
 pub(super) struct Tensor {

@@ -1,0 +1,271 @@
+//! Model files, as far as they are read here before TensorFlow gets them.
+//!
+//! A GraphDef does not say what is an input and what an output: any placeholder may be fed, and
+//! anything else fetched, under the name of its operation or that of one of its tensors.
+//!
+//! TensorFlow makes constants of graphs without a look at their shapes, and ends the process if
+//! they are impossible. So those are refused here.
+
+use std::path::Path;
+
+use conch_backend_sdk as sdk;
+use prost::Message;
+use sdk::{Error, element_count};
+
+use crate::messages::{GraphDef, NodeDef, SavedModel, TensorProto};
+use crate::signature::split_name;
+
+/// As large as a protobuf message may be.
+const BYTES_MAX: u64 = i32::MAX as u64;
+
+/// `TensorShape::MaxDimensions()`: with more, TensorFlow ends the process.
+pub const RANK_MAX: usize = 254;
+
+/// A GraphDef as it lies in its file, and read.
+pub struct GraphFile {
+    pub bytes: Vec<u8>,
+    pub graph: GraphDef,
+}
+
+impl GraphFile {
+    /// # Errors
+    /// `Internal` if the file cannot be read or is no GraphDef with operations; `Unavailable`
+    /// without memory for it.
+    pub fn read(model_name: &str, path: &Path) -> Result<Self, Error> {
+        let bytes = read_file(path)?;
+        let graph: GraphDef = decode(path, &bytes)?;
+        if graph.node.is_empty() {
+            return Err(Error::internal(format!(
+                "model {model_name} has an empty network"
+            )));
+        }
+        check_constants(path, &graph)?;
+        Ok(GraphFile { bytes, graph })
+    }
+
+    /// Names of what can be fed.
+    pub fn inputs(&self) -> Vec<&str> {
+        let placeholders = self
+            .graph
+            .node
+            .iter()
+            .filter(|node| is_placeholder(&node.op));
+        placeholders.map(|node| node.name.as_str()).collect()
+    }
+
+    /// Names of what can be fetched.
+    pub fn outputs(&self) -> Vec<&str> {
+        let others = self
+            .graph
+            .node
+            .iter()
+            .filter(|node| !is_placeholder(&node.op));
+        others.map(|node| node.name.as_str()).collect()
+    }
+}
+
+/// Looks at the constants of a SavedModel. One that is not in `saved_model.pb`, but in a file of
+/// another form is left to TensorFlow.
+///
+/// # Errors
+/// As [`GraphFile::read`].
+pub fn check_saved_model(folder: &Path) -> Result<(), Error> {
+    let path = folder.join("saved_model.pb");
+    if !path.exists() {
+        return Ok(());
+    }
+    let model: SavedModel = decode(&path, &read_file(&path)?)?;
+    let graphs = model.meta_graphs.iter();
+    let mut graphs = graphs.filter_map(|meta_graph| meta_graph.graph_def.as_ref());
+    graphs.try_for_each(|graph| check_constants(&path, graph))
+}
+
+fn decode<M: Message + Default>(path: &Path, bytes: &[u8]) -> Result<M, Error> {
+    M::decode(bytes).map_err(|error| {
+        Error::internal(format!(
+            "Can't parse {} as binary proto: {error}",
+            path.display()
+        ))
+    })
+}
+
+fn check_constants(path: &Path, graph: &GraphDef) -> Result<(), Error> {
+    let functions = graph.library.iter().flat_map(|library| &library.function);
+    let mut nodes = graph
+        .node
+        .iter()
+        .chain(functions.flat_map(|function| &function.node_def));
+    match nodes.find(|node| !has_possible_constants(node)) {
+        None => Ok(()),
+        Some(node) => Err(Error::internal(format!(
+            "{}: operation '{}' has a constant of an impossible shape",
+            path.display(),
+            node.name
+        ))),
+    }
+}
+
+fn has_possible_constants(node: &NodeDef) -> bool {
+    node.attr.values().all(|attribute| {
+        let listed = attribute.list.iter().flat_map(|list| &list.tensor);
+        let mut tensors = attribute.tensor.iter().chain(listed);
+        tensors.all(is_possible)
+    })
+}
+
+/// Whether the elements of a constant can be counted.
+fn is_possible(tensor: &TensorProto) -> bool {
+    let Some(shape) = &tensor.tensor_shape else {
+        return true;
+    };
+    let dims: Vec<_> = shape.dim.iter().map(|dim| dim.size).collect();
+    // An element takes 24 bytes at most.
+    let bytes = element_count(&dims).and_then(|count| count.checked_mul(24));
+    dims.len() <= RANK_MAX && bytes.is_some_and(|bytes| i64::try_from(bytes).is_ok())
+}
+
+/// Whether a tensor is of one of these operations.
+pub fn is_among(tensor: &str, operations: &[&str]) -> bool {
+    split_name(tensor).is_some_and(|(operation, _)| operations.contains(&operation))
+}
+
+fn is_placeholder(operator: &str) -> bool {
+    operator == "Placeholder"
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
+    let failed = |error: std::io::Error| Error::internal(format!("{}: {error}", path.display()));
+    let size = std::fs::metadata(path).map_err(failed)?.len();
+    if size > BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "{} is larger than a GraphDef can be",
+            path.display()
+        )));
+    }
+    let mut bytes = Vec::new();
+    usize::try_from(size)
+        .ok()
+        .and_then(|size| bytes.try_reserve_exact(size).ok())
+        .ok_or_else(|| Error::out_of_memory(usize::try_from(size).unwrap_or(usize::MAX)))?;
+    let file = std::fs::File::open(path).map_err(failed)?;
+    // It may grow meanwhile.
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, BYTES_MAX), &mut bytes)
+        .map_err(failed)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{
+        AttrValue, Dim, FunctionDef, FunctionDefLibrary, ListValue, TensorShapeProto,
+    };
+
+    fn read(content: &[u8]) -> Result<GraphFile, Error> {
+        let thread = std::thread::current();
+        let file = format!("conch-graph-{}-{:?}", std::process::id(), thread.id());
+        let path = std::env::temp_dir().join(file);
+        std::fs::write(&path, content).unwrap();
+        let read = GraphFile::read("m", &path);
+        std::fs::remove_file(&path).unwrap();
+        read
+    }
+
+    #[test]
+    fn knows_what_may_be_fed_and_fetched() {
+        let node = |name: &str, op: &str| NodeDef {
+            name: name.to_owned(),
+            op: op.to_owned(),
+            ..NodeDef::default()
+        };
+        let graph = GraphDef {
+            node: vec![
+                node("A", "Placeholder"),
+                node("b/Y", "Add"),
+                node("C", "Const"),
+            ],
+            library: None,
+        };
+        let file = read(&graph.encode_to_vec()).unwrap();
+        assert_eq!(file.inputs(), ["A"]);
+        assert_eq!(file.outputs(), ["b/Y", "C"]);
+        assert!(is_among("A", &file.inputs()) && is_among("A:0", &file.inputs()));
+        assert!(is_among("b/Y:1", &file.outputs()) && !is_among("b", &file.outputs()));
+    }
+
+    #[test]
+    fn refuses_constants_of_impossible_shapes() {
+        let check = |dims: &[i64]| {
+            let shape = TensorShapeProto {
+                dim: dims.iter().map(|&size| Dim { size }).collect(),
+                unknown_rank: false,
+            };
+            let tensor = TensorProto {
+                tensor_shape: Some(shape),
+            };
+            let value = |in_list: bool| AttrValue {
+                tensor: (!in_list).then(|| tensor.clone()),
+                list: in_list.then(|| ListValue {
+                    tensor: vec![tensor.clone()],
+                    ..ListValue::default()
+                }),
+                ..AttrValue::default()
+            };
+            let node = |in_list| NodeDef {
+                name: "c".to_owned(),
+                op: "Const".to_owned(),
+                attr: [("value".to_owned(), value(in_list))].into(),
+                ..NodeDef::default()
+            };
+            let is_fine = is_possible(&tensor);
+            let functions = FunctionDefLibrary {
+                function: vec![FunctionDef {
+                    signature: None,
+                    node_def: vec![node(true)],
+                }],
+            };
+            for graph in [
+                GraphDef {
+                    node: vec![node(false)],
+                    library: None,
+                },
+                GraphDef {
+                    node: vec![],
+                    library: Some(functions),
+                },
+            ] {
+                assert_eq!(check_constants(Path::new("f"), &graph).is_ok(), is_fine);
+            }
+            is_fine
+        };
+        for (dims, expected) in [
+            (&[][..], true),
+            (&[2, 0, 3], true),
+            (&[1 << 30, 1 << 20], true),
+            (&[1 << 31, 1 << 31], false),
+            (&[i64::MAX], false),
+            (&[2, -1], false),
+            (&[0, i64::MAX, i64::MAX], true),
+            (&[1; 254], true),
+            (&[1; 255], false),
+        ] {
+            assert_eq!(check(dims), expected, "{dims:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_other_files() {
+        let message = |content: &[u8]| read(content).err().unwrap().message().to_owned();
+        assert_eq!(message(b""), "model m has an empty network");
+        assert!(message(b"\x0a\xff").contains("as binary proto"));
+        assert!(message(b"no GraphDef").contains("as binary proto"));
+        let absent = GraphFile::read("m", Path::new("/nowhere/model.graphdef"));
+        assert!(
+            absent
+                .err()
+                .unwrap()
+                .message()
+                .contains("/nowhere/model.graphdef")
+        );
+    }
+}
