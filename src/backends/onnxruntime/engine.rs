@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Contents, Feed, LibraryPlace, Signature, Target};
-use sdk::{DataType, Error, engine};
+use sdk::{DataType, Error, Interrupt, engine};
 
 use crate::ort::{self, Runtime, SessionOptions};
 
@@ -93,11 +93,15 @@ impl Session {
     pub fn load(engine: &Engine, model: &Path, options: &SessionOptions) -> Result<Self, Error> {
         match engine {
             Engine::OnnxRuntime(runtime) => {
+                check_providers(options, |name| runtime.has_provider(name))?;
                 ort::Session::load(runtime, model, options).map(Session::OnnxRuntime)
             }
             #[cfg(feature = "embedded")]
-            Engine::Embedded => embedded::Session::load(model, options.intra_op_threads)
-                .map(|session| Session::Embedded(Box::new(session))),
+            Engine::Embedded => {
+                check_providers(options, |_| false)?;
+                embedded::Session::load(model, options.intra_op_threads)
+                    .map(|session| Session::Embedded(Box::new(session)))
+            }
         }
     }
 }
@@ -118,6 +122,14 @@ impl engine::Session for Session {
             Session::OnnxRuntime(_) => true,
             #[cfg(feature = "embedded")]
             Session::Embedded(_) => false,
+        }
+    }
+
+    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
+        match self {
+            Session::OnnxRuntime(session) => Some(session.interrupt()),
+            #[cfg(feature = "embedded")]
+            Session::Embedded(_) => None,
         }
     }
 
@@ -143,6 +155,23 @@ impl engine::Session for Session {
                     .collect())
             }
         }
+    }
+}
+
+/// Upstream's words for an accelerator that its build does not have, and what to do.
+fn check_providers(options: &SessionOptions, has: impl Fn(&str) -> bool) -> Result<(), Error> {
+    let mut names = options
+        .providers
+        .iter()
+        .map(|one| one.name.to_string_lossy());
+    match names.find(|name| !has(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::invalid(format!(
+            "unknown Execution Accelerator '{0}' is requested: this ONNX Runtime library is \
+             without {name}; run scripts/fetch-runtime onnxruntime_{0}, and name the library that \
+             it prints in the model parameter library",
+            name.to_lowercase()
+        ))),
     }
 }
 

@@ -103,6 +103,10 @@ impl sdk::Model for Model {
         // This session only tells the signature: pools of a session belong on the instance's CPUs,
         // which are not known here.
         autofill(context, backend.default_max_batch_size, || {
+            let options = SessionOptions {
+                profile_prefix: None,
+                ..options.clone()
+            };
             Ok(Session::load(&engine, &path, &options)?.signature().clone())
         })?;
         Ok(Model {
@@ -127,6 +131,12 @@ impl Model {
             .intra_op_threads
             .get_or_insert(i32::try_from(share).unwrap_or(i32::MAX));
         let session = Session::load(&self.engine, &self.path, &options)?;
+        if !options.providers.is_empty() {
+            sdk::verbose!(
+                "OpenVINO Execution Accelerator is set for '{}' on CPU",
+                self.name
+            );
+        }
         validate(&self.name, &self.config, session.signature())?;
         Ok(session)
     }

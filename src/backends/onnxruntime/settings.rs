@@ -8,7 +8,7 @@ use conch_backend_sdk as sdk;
 use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
-use crate::ort::{GraphOptimization, SessionOptions};
+use crate::ort::{GraphOptimization, Provider, SessionOptions};
 
 /// Parameters that only concern a CUDA execution provider, which this backend does not drive.
 const CUDA_PARAMETERS: [&str; 4] = [
@@ -27,13 +27,12 @@ const CUDA_PARAMETERS: [&str; 4] = [
 ///
 /// # Errors
 /// `InvalidArgument` if a value is none that the option can have, or an execution accelerator is
-/// asked for.
+/// unknown.
 pub fn session_options(
     model_name: &str,
     directory: &Path,
     config: &ModelConfig,
 ) -> Result<SessionOptions, Error> {
-    refuse_accelerators(config)?;
     let execution_mode = config.integer_parameter("execution_mode")?.unwrap_or(0);
     if !(0..=1).contains(&execution_mode) {
         return Err(Error::invalid(format!(
@@ -73,6 +72,11 @@ pub fn session_options(
         session_entries,
         run_entries,
         custom_op_libraries: custom_op_libraries(directory, config),
+        providers: providers(config)?,
+        profile_prefix: config
+            .parameter("profile_file_prefix")
+            .map(c_string)
+            .transpose()?,
     })
 }
 
@@ -112,18 +116,39 @@ fn graph_optimization(config: &ModelConfig) -> GraphOptimization {
     }
 }
 
-fn refuse_accelerators(config: &ModelConfig) -> Result<(), Error> {
+/// The accelerators of CPU instances. What is set for a provider is handed to it, which knows its
+/// options; upstream hands nothing over.
+fn providers(config: &ModelConfig) -> Result<Vec<Provider>, Error> {
     let accelerators = config
         .json()
         .pointer("/optimization/execution_accelerators/cpu_execution_accelerator")
         .and_then(Value::as_array);
-    match accelerators.and_then(|accelerators| accelerators.first()) {
-        None => Ok(()),
-        Some(first) => Err(Error::invalid(format!(
-            "unknown Execution Accelerator '{}' is requested",
-            first.get("name").and_then(Value::as_str).unwrap_or("")
-        ))),
+    accelerators.into_iter().flatten().map(provider).collect()
+}
+
+fn provider(accelerator: &Value) -> Result<Provider, Error> {
+    let name = accelerator.get("name").and_then(Value::as_str);
+    let name = name.unwrap_or_default();
+    if name != "openvino" {
+        return Err(Error::invalid(format!(
+            "unknown Execution Accelerator '{name}' is requested"
+        )));
     }
+    let mut entries = Vec::new();
+    let parameters = accelerator.get("parameters").and_then(Value::as_object);
+    for (key, value) in parameters.into_iter().flatten() {
+        entries.push((
+            c_string(key)?,
+            c_string(value.as_str().unwrap_or_default())?,
+        ));
+    }
+    if !entries.iter().any(|(key, _)| key == c"device_type") {
+        entries.push((c"device_type".to_owned(), c"CPU".to_owned()));
+    }
+    Ok(Provider {
+        name: c"OpenVINO".to_owned(),
+        entries,
+    })
 }
 
 /// Libraries of custom operators; relative names are meant from the model's folder, as the server
@@ -234,12 +259,38 @@ mod tests {
         ] {
             assert!(options(&parameters(&[(name, value)])).is_err(), "{name}");
         }
-        let accelerated = r#"{"optimization": {"execution_accelerators":
-            {"cpu_execution_accelerator": [{"name": "openvino"}]}}}"#;
+    }
+
+    #[test]
+    fn reads_accelerators() {
+        let accelerated = |list: &str| {
+            options(&format!(
+                r#"{{"optimization": {{"execution_accelerators":
+                {{"cpu_execution_accelerator": [{list}]}}}}}}"#
+            ))
+        };
+        for list in [
+            r#"{"name": "tensorrt"}"#,
+            r#"{"name": "openvino"}, {"name": "tensorrt"}"#,
+        ] {
+            assert_eq!(
+                accelerated(list).unwrap_err().message(),
+                "unknown Execution Accelerator 'tensorrt' is requested"
+            );
+        }
+        let entries = |list: &str| accelerated(list).unwrap().providers.remove(0).entries;
+        let device = (c"device_type".to_owned(), c"CPU".to_owned());
+        assert_eq!(entries(r#"{"name": "openvino"}"#), [device]);
         assert_eq!(
-            options(accelerated).unwrap_err().message(),
-            "unknown Execution Accelerator 'openvino' is requested"
+            entries(
+                r#"{"name": "openvino", "parameters": {"cache_dir": "/c", "device_type": "AUTO"}}"#
+            ),
+            [
+                (c"cache_dir".to_owned(), c"/c".to_owned()),
+                (c"device_type".to_owned(), c"AUTO".to_owned()),
+            ]
         );
+        assert_eq!(accelerated("").unwrap().providers, []);
     }
 
     #[test]
