@@ -21,46 +21,69 @@ pub const PLACE: LibraryPlace = LibraryPlace {
     stem: "libtensorflow_cc.so",
 };
 
-/// The opened library, and how many threads TensorFlow has.
+/// The opened library, and its threads.
 ///
 /// All sessions of a process share one pool of threads within operations, and one of operations at
 /// a time, unless a session asks for operations' threads of its own. Their sizes and their CPUs are
-/// those of the first session. So the pools are made here, by the thread that loads the first
-/// model, which may use all CPUs of the process, and not by the thread of some instance.
+/// those of the first session, whose thread they inherit from.
 #[derive(Debug)]
 pub struct Engine {
     pub library: Arc<Library>,
+    pools: Mutex<Option<Pools>>,
+}
+
+/// How many threads the pools of the process have.
+#[derive(Clone, Copy, Debug)]
+pub struct Pools {
     pub intra_op_threads: i32,
     pub inter_op_threads: i32,
 }
 
 impl Engine {
-    fn open(path: &Path, settings: &ModelSettings) -> Result<Self, Error> {
+    fn open(path: &Path) -> Result<Self, Error> {
         let library = Arc::new(Library::open(path)?);
+        sdk::info!("tensorflow backend runs models with {library:?}");
+        Ok(Engine {
+            library,
+            pools: Mutex::default(),
+        })
+    }
+
+    /// The pools, which the first caller makes: as many threads as its thread has CPUs, on those
+    /// CPUs, unless the settings of its model say how many. To be called on the thread of an
+    /// instance, which the server keeps off the CPUs of others.
+    ///
+    /// # Errors
+    /// `Internal` with TensorFlow's own words.
+    pub fn pools(&self, settings: &ModelSettings) -> Result<Pools, Error> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pools) = *pools {
+            return Ok(pools);
+        }
         let cpus = cpu_count();
         let or_cpus = |threads: i32| if threads == 0 { cpus } else { threads };
-        let engine = Engine {
-            library,
+        let made = Pools {
             intra_op_threads: or_cpus(settings.intra_op_threads),
             inter_op_threads: or_cpus(settings.inter_op_threads),
         };
         let config = ConfigProto {
             device_count: [("GPU".to_owned(), 0)].into(),
-            intra_op_parallelism_threads: engine.intra_op_threads,
-            inter_op_parallelism_threads: engine.inter_op_threads,
+            intra_op_parallelism_threads: made.intra_op_threads,
+            inter_op_parallelism_threads: made.inter_op_threads,
             ..ConfigProto::default()
         };
-        drop(Graph::import(&engine.library, &[], &config)?);
+        drop(Graph::import(&self.library, &[], &config)?);
         sdk::info!(
-            "tensorflow backend runs models with {:?}, {} threads",
-            engine.library,
-            engine.intra_op_threads
+            "TensorFlow has {} threads within operations, on the CPUs of the first instance",
+            made.intra_op_threads
         );
-        Ok(engine)
+        Ok(*pools.insert(made))
     }
+}
 
+impl Pools {
     /// Tells the log of thread counts that come too late.
-    pub fn tell_of_threads(&self, model_name: &str, settings: &ModelSettings) {
+    pub fn tell_of_threads(self, model_name: &str, settings: &ModelSettings) {
         let late = |name: &str, wanted: i32, are: i32| {
             if wanted > 0 && wanted != are {
                 sdk::warning!(
@@ -97,7 +120,7 @@ impl OpenEngine {
     /// # Errors
     /// `Unavailable` if it cannot be opened, or another library is open: two versions of TensorFlow
     /// in one process take each other's parts.
-    pub fn get(&self, path: &Path, settings: &ModelSettings) -> Result<Arc<Engine>, Error> {
+    pub fn get(&self, path: &Path) -> Result<Arc<Engine>, Error> {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         match &*opened {
@@ -108,7 +131,7 @@ impl OpenEngine {
                 open.display()
             ))),
             None => {
-                let engine = Arc::new(Engine::open(&path, settings)?);
+                let engine = Arc::new(Engine::open(&path)?);
                 *opened = Some((path, Arc::clone(&engine)));
                 Ok(engine)
             }

@@ -12,7 +12,7 @@ use conch_backend_sdk as sdk;
 use prost::Message;
 use sdk::{Error, element_count};
 
-use crate::messages::{GraphDef, NodeDef, SavedModel, TensorProto};
+use crate::messages::{GraphDef, MetaGraphDef, NodeDef, SavedModel, TensorProto};
 use crate::signature::split_name;
 
 /// As large as a protobuf message may be.
@@ -64,20 +64,40 @@ impl GraphFile {
     }
 }
 
-/// Looks at the constants of a SavedModel. One that is not in `saved_model.pb`, but in a file of
-/// another form is left to TensorFlow.
+/// Reads a SavedModel. `None` for one that is not in `saved_model.pb`, but in a file of another form,
+/// which is left to TensorFlow.
 ///
 /// # Errors
 /// As [`GraphFile::read`].
-pub fn check_saved_model(folder: &Path) -> Result<(), Error> {
+pub fn read_saved_model(folder: &Path) -> Result<Option<SavedModel>, Error> {
     let path = folder.join("saved_model.pb");
     if !path.exists() {
-        return Ok(());
+        return Ok(None);
     }
     let model: SavedModel = decode(&path, &read_file(&path)?)?;
     let graphs = model.meta_graphs.iter();
     let mut graphs = graphs.filter_map(|meta_graph| meta_graph.graph_def.as_ref());
-    graphs.try_for_each(|graph| check_constants(&path, graph))
+    graphs.try_for_each(|graph| check_constants(&path, graph))?;
+    Ok(Some(model))
+}
+
+impl SavedModel {
+    /// The graph that has this tag and no other, which is how TensorFlow chooses.
+    ///
+    /// # Errors
+    /// `Internal`, in TensorFlow's words, if there is none.
+    pub fn graph_tagged(&self, tag: &str) -> Result<&MetaGraphDef, Error> {
+        let is_it = |graph: &&MetaGraphDef| {
+            let tags = graph.meta_info_def.iter().flat_map(|info| &info.tags);
+            let mut tags = tags.peekable();
+            tags.peek().is_some() && tags.all(|other| other == tag)
+        };
+        self.meta_graphs.iter().find(is_it).ok_or_else(|| {
+            Error::internal(format!(
+                "Could not find meta graph def matching supplied tags: {{ {tag} }}"
+            ))
+        })
+    }
 }
 
 fn decode<M: Message + Default>(path: &Path, bytes: &[u8]) -> Result<M, Error> {
@@ -158,7 +178,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
 mod tests {
     use super::*;
     use crate::messages::{
-        AttrValue, Dim, FunctionDef, FunctionDefLibrary, ListValue, TensorShapeProto,
+        AttrValue, Dim, FunctionDef, FunctionDefLibrary, ListValue, MetaInfoDef, TensorShapeProto,
     };
 
     fn read(content: &[u8]) -> Result<GraphFile, Error> {
@@ -250,6 +270,24 @@ mod tests {
             (&[1; 255], false),
         ] {
             assert_eq!(check(dims), expected, "{dims:?}");
+        }
+    }
+
+    #[test]
+    fn chooses_a_graph_by_its_tag() {
+        let tagged = |tags: &[&str]| MetaGraphDef {
+            meta_info_def: Some(MetaInfoDef {
+                tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
+            }),
+            ..MetaGraphDef::default()
+        };
+        let (both, serve) = (tagged(&["serve", "gpu"]), tagged(&["serve"]));
+        let model = SavedModel {
+            meta_graphs: vec![MetaGraphDef::default(), both, serve.clone()],
+        };
+        assert_eq!(model.graph_tagged("serve"), Ok(&serve));
+        for absent in ["gpu", ""] {
+            assert!(model.graph_tagged(absent).is_err(), "{absent}");
         }
     }
 

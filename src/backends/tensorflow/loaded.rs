@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use conch_backend_sdk as sdk;
 use prost::Message;
@@ -11,8 +11,8 @@ use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
 use crate::element_type;
-use crate::engine::Engine;
-use crate::files::{GraphFile, check_saved_model};
+use crate::engine::{Engine, Pools};
+use crate::files::{GraphFile, read_saved_model};
 use crate::messages::{ConfigProto, GraphDef, GraphOptions, MetaGraphDef, OptimizerOptions};
 use crate::retention::may_keep_inputs;
 use crate::settings::{Format, ModelSettings};
@@ -39,9 +39,25 @@ pub struct Source {
     pub allows_soft_placement: bool,
     /// Operations that make a new session ready.
     pub init_ops: Vec<CString>,
+    /// Thread counts without effect are told of once.
+    pub told: Once,
 }
 
 impl Source {
+    /// What a SavedModel takes and makes, without a session where the file says so: sessions belong
+    /// to the threads of instances, whose CPUs TensorFlow's threads get.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn saved_tensors(&self, config: &ModelConfig) -> Result<ModelTensors, Error> {
+        let Some(model) = read_saved_model(&self.path)? else {
+            return Ok(self.load(config, Devices::Cpus, 1)?.tensors);
+        };
+        let graph = model.graph_tagged(&self.settings.tag.to_string_lossy())?;
+        let signature = self.settings.signature.as_deref();
+        ModelTensors::of_saved_model(&self.model_name, graph, signature)
+    }
+
     /// Loads the model into a new session. `own_threads` are for the operations of a session that
     /// shares none.
     ///
@@ -53,7 +69,10 @@ impl Source {
         devices: Devices,
         own_threads: usize,
     ) -> Result<Loaded, Error> {
-        let options = self.session_options(devices, own_threads);
+        let pools = self.engine.pools(&self.settings)?;
+        self.told
+            .call_once(|| pools.tell_of_threads(&self.model_name, &self.settings));
+        let options = self.session_options(pools, devices, own_threads);
         let loaded = match self.format {
             Format::SavedModel => self.load_saved_model(&options)?,
             Format::GraphDef => self.load_graph(config, &options)?,
@@ -64,11 +83,11 @@ impl Source {
         Ok(loaded)
     }
 
-    fn session_options(&self, devices: Devices, own_threads: usize) -> ConfigProto {
+    fn session_options(&self, pools: Pools, devices: Devices, own_threads: usize) -> ConfigProto {
         let settings = &self.settings;
         let inter_op_threads = match settings.inter_op_threads {
             0 if settings.has_own_threads => i32::try_from(own_threads).unwrap_or(i32::MAX),
-            0 => self.engine.inter_op_threads,
+            0 => pools.inter_op_threads,
             count => count,
         };
         ConfigProto {
@@ -76,7 +95,7 @@ impl Source {
                 Devices::Cpus => [("GPU".to_owned(), 0)].into(),
                 Devices::Any => [].into(),
             },
-            intra_op_parallelism_threads: self.engine.intra_op_threads,
+            intra_op_parallelism_threads: pools.intra_op_threads,
             inter_op_parallelism_threads: inter_op_threads,
             allow_soft_placement: self.allows_soft_placement,
             use_per_session_threads: settings.has_own_threads,
@@ -89,7 +108,7 @@ impl Source {
     }
 
     fn load_saved_model(&self, options: &ConfigProto) -> Result<Loaded, Error> {
-        check_saved_model(&self.path)?;
+        read_saved_model(&self.path)?;
         let library = &self.engine.library;
         let read = |bytes: &[u8]| {
             MetaGraphDef::decode(bytes)

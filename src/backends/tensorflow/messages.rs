@@ -15,10 +15,19 @@ pub struct SavedModel {
 /// `meta_graph.proto`: one graph of a SavedModel.
 #[derive(Clone, PartialEq, Message)]
 pub struct MetaGraphDef {
+    #[prost(message, optional, tag = "1")]
+    pub meta_info_def: Option<MetaInfoDef>,
     #[prost(message, optional, tag = "2")]
     pub graph_def: Option<GraphDef>,
     #[prost(btree_map = "string, message", tag = "5")]
     pub signature_def: BTreeMap<String, SignatureDef>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct MetaInfoDef {
+    /// By all of these together the graph is chosen.
+    #[prost(string, repeated, tag = "4")]
+    pub tags: Vec<String>,
 }
 
 /// A function of a SavedModel that clients may call.

@@ -1,6 +1,7 @@
 //! The backend, its models and instances, as the SDK wants them.
 
 use std::path::PathBuf;
+use std::sync::Once;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::complete::warn_of_batching;
@@ -10,9 +11,10 @@ use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, Mode
 
 use crate::complete::complete;
 use crate::engine::{OpenEngine, PLACE};
-use crate::loaded::{Devices, Session, Source, init_ops};
+use crate::loaded::{Devices, Loaded, Session, Source, init_ops};
 use crate::settings::{
-    BackendSettings, Format, ModelSettings, has_gpu_accelerators, ineffective_settings,
+    BackendSettings, Format, ModelSettings, has_gpu_accelerators, has_host_policies,
+    ineffective_settings,
 };
 use crate::shared::SharedSessions;
 
@@ -49,7 +51,7 @@ impl sdk::Backend for Backend {
 pub struct Model {
     config: ModelConfig,
     source: Source,
-    sessions: SharedSessions,
+    sessions: SharedSessions<Loaded>,
 }
 
 impl sdk::Model for Model {
@@ -58,10 +60,15 @@ impl sdk::Model for Model {
 
     fn initialize(backend: &Backend, context: &mut ModelContext) -> Result<Self, Error> {
         let source = source(backend, context)?;
-        let sessions = SharedSessions::new(source.settings.session_share_max);
         if source.format == Format::SavedModel && context.may_complete()? {
-            autofill(backend, context, &source, &sessions)?;
+            autofill(backend, context, &source)?;
         }
+        // Instances on CPUs of their own share TensorFlow's threads too. So those get all CPUs of
+        // the process, and are made by this thread, which has them.
+        if has_host_policies(context.config()) {
+            source.engine.pools(&source.settings)?;
+        }
+        let sessions = SharedSessions::new(source.settings.session_share_max);
         Ok(Model {
             config: context.config().clone(),
             source,
@@ -89,8 +96,7 @@ fn source(backend: &Backend, context: &ModelContext) -> Result<Source, Error> {
         None => Vec::new(),
     };
     let library = PLACE.for_model(config, backend.library.as_deref())?;
-    let engine = backend.engine.get(&library, &settings)?;
-    engine.tell_of_threads(name, &settings);
+    let engine = backend.engine.get(&library)?;
     for library in &settings.op_libraries {
         engine.library.add_operators(library)?;
     }
@@ -102,38 +108,26 @@ fn source(backend: &Backend, context: &ModelContext) -> Result<Source, Error> {
         settings,
         allows_soft_placement: backend.settings.allows_soft_placement,
         init_ops,
+        told: Once::new(),
     })
 }
 
-/// Fills in what the configuration leaves out. The session that tells what the model takes is the
-/// first instance's later, unless its threads belong on that instance's CPUs.
-fn autofill(
-    backend: &Backend,
-    context: &mut ModelContext,
-    source: &Source,
-    sessions: &SharedSessions,
-) -> Result<(), Error> {
+/// Fills in what the configuration leaves out.
+fn autofill(backend: &Backend, context: &mut ModelContext, source: &Source) -> Result<(), Error> {
     let name = &source.model_name;
-    let loaded = source
-        .load(context.config(), Devices::Cpus, 1)
-        .map_err(|error| {
-            Error::new(
-                error.code(),
-                format!(
-                    "unable to auto-complete model configuration for '{name}', failed to load \
-                     model: {}",
-                    error.message()
-                ),
-            )
-        })?;
+    let tensors = source.saved_tensors(context.config()).map_err(|error| {
+        Error::new(
+            error.code(),
+            format!(
+                "unable to auto-complete model configuration for '{name}', failed to load model: {}",
+                error.message()
+            ),
+        )
+    })?;
     let default = backend.settings.default_max_batch_size;
-    let completed = complete(name, context.config(), &loaded.tensors, default)?;
+    let completed = complete(name, context.config(), &tensors, default)?;
     warn_of_batching(name, context.config(), &completed);
-    context.complete(&completed)?;
-    if !source.settings.has_own_threads {
-        sessions.keep(Devices::Cpus, loaded);
-    }
-    Ok(())
+    context.complete(&completed)
 }
 
 /// One executable copy of a model.

@@ -183,6 +183,19 @@ fn jit_level(config: &ModelConfig) -> i32 {
     }
 }
 
+/// Whether instances have host policies of their own, and with them CPUs that others do not.
+pub fn has_host_policies(config: &ModelConfig) -> bool {
+    let groups = config
+        .json()
+        .get("instance_group")
+        .and_then(Value::as_array);
+    let mut groups = groups.into_iter().flatten();
+    groups.any(|group| {
+        let policy = group.get("host_policy").and_then(Value::as_str);
+        policy.is_some_and(|policy| !policy.is_empty())
+    })
+}
+
 /// Whether the configuration names accelerators of GPUs, which do nothing on CPUs.
 pub fn has_gpu_accelerators(config: &ModelConfig) -> bool {
     has_accelerators(config, "gpu")
@@ -291,6 +304,20 @@ mod tests {
             has_gpu_accelerators(&config)
         };
         assert!(is_named(&with("gpu")) && !is_named(&with("cpu")) && !is_named("{}"));
+    }
+
+    #[test]
+    fn knows_host_policies() {
+        for (groups, expected) in [
+            ("", false),
+            (r#"{"kind": "KIND_CPU"}"#, false),
+            (r#"{"host_policy": ""}, {"count": 2}"#, false),
+            (r#"{"count": 2}, {"host_policy": "left"}"#, true),
+        ] {
+            let json = format!(r#"{{"instance_group": [{groups}]}}"#);
+            let config = ModelConfig::parse(json.as_bytes()).unwrap();
+            assert_eq!(has_host_policies(&config), expected, "{groups}");
+        }
     }
 
     #[test]

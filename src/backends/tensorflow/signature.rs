@@ -212,6 +212,7 @@ mod tests {
             outputs: BTreeMap::from([(format!("{name}_y"), message("out:2", 9, Some(&[])))]),
         };
         MetaGraphDef {
+            meta_info_def: None,
             graph_def: None,
             signature_def: names
                 .iter()
