@@ -7,13 +7,14 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import numpy
 
 import server as servers
 
-# As scripts/runtimes/tensorflow.sh pins it: answers are compared bit for bit.
+# As scripts/runtimes/tensorflow.sh pins it, so that answers can be compared bit for bit.
 VERSION = "2.21.0"
 FOLDER = servers.CACHE / "tensorflow"
 FLOOR = servers.CACHE / "tensorflow-2.12.0"
@@ -22,6 +23,7 @@ ENVIRONMENT = servers.CACHE / "venv-tensorflow"
 BASIC_PITCH = servers.CACHE / "models/basic_pitch"
 PROGRAM = pathlib.Path(__file__).with_name("tensorflow_models.py")
 MODELS = servers.CACHE / "tensorflow-models"
+EXAMPLE = servers.ROOT / "docs/examples/tensorflow/make_repository.py"
 
 
 def library():
@@ -37,6 +39,16 @@ def run(*command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if done.returncode:
         raise unittest.SkipTest(f"{command[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
+    return done.stdout
+
+
+def python():
+    """That of an environment with the pinned TensorFlow, which is made at the first use."""
+    program = ENVIRONMENT / "bin/python"
+    if not program.exists():
+        run(sys.executable, "-m", "venv", ENVIRONMENT)
+    run(program, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"tensorflow-cpu=={VERSION}")
+    return program
 
 
 @functools.cache
@@ -47,13 +59,14 @@ def models():
     folder = MODELS / hashlib.sha256(PROGRAM.read_bytes() + VERSION.encode()).hexdigest()[:16]
     if (folder / "version").exists():
         return folder
-    python = ENVIRONMENT / "bin/python"
-    if not python.exists():
-        run(sys.executable, "-m", "venv", ENVIRONMENT)
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"tensorflow-cpu=={VERSION}")
-    shutil.rmtree(MODELS, ignore_errors=True)
-    folder.mkdir(parents=True)
-    run(python, PROGRAM, folder, BASIC_PITCH)
+    MODELS.mkdir(exist_ok=True)
+    # Under another name until all is there, since others may do the same.
+    making = pathlib.Path(tempfile.mkdtemp(dir=MODELS))
+    run(python(), PROGRAM, making, BASIC_PITCH)
+    try:
+        making.rename(folder)
+    except OSError:
+        shutil.rmtree(making)
     return folder
 
 
@@ -78,3 +91,13 @@ def add(repository, name, config=None, source=None, files=None):
 def add_basic_pitch(repository, config=None, name="basic_pitch"):
     repository.model(name, config)
     shutil.copytree(BASIC_PITCH, repository.path / name / "1/model.savedmodel")
+
+
+def make_example(folder):
+    """The repository of docs/examples."""
+    run(python(), EXAMPLE, folder)
+
+
+def ask_example(address):
+    """What the example prints when it asks a server. By the Python that has the clients."""
+    return run(sys.executable, EXAMPLE, "--send", address)

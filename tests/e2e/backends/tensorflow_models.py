@@ -17,6 +17,7 @@ import numpy  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 SEED = 20
+ONE_THREAD = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
 TYPES = {"bool": tf.bool, "uint8": tf.uint8, "uint16": tf.uint16, "uint32": tf.uint32, "uint64": tf.uint64, "int8": tf.int8,
          "int16": tf.int16, "int32": tf.int32, "int64": tf.int64, "float16": tf.float16, "float32": tf.float32, "float64": tf.float64}
 
@@ -109,6 +110,14 @@ class Fails(tf.Module):
         return {"O": I + 1}
 
 
+class Fill(tf.Module):
+    """As many zeros as it is told."""
+
+    @tf.function(input_signature=[spec(1, dtype=tf.int64, name="COUNT")])
+    def serve(self, COUNT):  # noqa: N803
+        return {"ZEROS": tf.zeros(COUNT)}
+
+
 class Sequence(tf.Module):
     """Adds up within a sequence, by the control of its start and an implicit state."""
 
@@ -142,7 +151,7 @@ class Maker:
 
     def run_saved_model(self, name, path, cases):
         """As the C API runs it: a session with the graph restored."""
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=ONE_THREAD) as session:
             meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
             signature = meta_graph.signature_def["serving_default"]
 
@@ -160,7 +169,7 @@ class Maker:
         (self.folder / name / file).write_bytes(graph.as_graph_def().SerializeToString())
 
         def run(feeds):
-            with tf.compat.v1.Session(graph=graph) as session:
+            with tf.compat.v1.Session(graph=graph, config=ONE_THREAD) as session:
                 if initialise:
                     session.run(initialise)
                 named = {key if ":" in key else f"{key}:0": value for key, value in feeds.items()}
@@ -213,6 +222,8 @@ def words(*rows):
 
 
 def main():
+    # How sums are split depends on the number of threads, and their last bits on that.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     folder = pathlib.Path(sys.argv[1])
     maker = Maker(folder)
     maker.saved_model("addsub", AddSub(), [{"INPUT0": floats(rows, 16), "INPUT1": floats(rows, 16, seed=rows)} for rows in (1, 3, 4)])
@@ -227,6 +238,7 @@ def main():
     maker.saved_model("scalars", Scalars(), [{"N": numpy.int32(5), "X": floats(3)}])
     maker.saved_model("network", Network(), [{"IMAGE": floats(rows, 32, 32, 3)} for rows in (1, 4)])
     maker.saved_model("fails", Fails(), [{"I": numpy.array([[1], [9]], numpy.int32)}])
+    maker.saved_model("fill", Fill(), [{"COUNT": numpy.array([3])}])
     maker.saved_model("sequence", Sequence(), [])
     maker.graph("graph", build_addsub, [{"INPUT0": floats(rows, 16), "INPUT1": floats(rows, 16, seed=rows)} for rows in (1, 5)],
                 ["OUTPUT0", "OUTPUT1"])
