@@ -2,24 +2,19 @@
 //!
 //! A GraphDef does not say what is an input and what an output: any placeholder may be fed, and
 //! anything else fetched, under the name of its operation or that of one of its tensors.
-//!
-//! TensorFlow makes constants of graphs without a look at their shapes, and ends the process if
-//! they are impossible. So those are refused here.
 
 use std::path::Path;
 
 use conch_backend_sdk as sdk;
 use prost::Message;
-use sdk::{Error, element_count};
+use sdk::Error;
 
-use crate::messages::{GraphDef, MetaGraphDef, NodeDef, SavedModel, TensorProto};
+use crate::check::check;
+use crate::messages::{GraphDef, MetaGraphDef, SavedModel};
 use crate::signature::split_name;
 
 /// As large as a protobuf message may be.
 const BYTES_MAX: u64 = i32::MAX as u64;
-
-/// `TensorShape::MaxDimensions()`: with more, TensorFlow ends the process.
-pub const RANK_MAX: usize = 254;
 
 /// A GraphDef as it lies in its file, and read.
 pub struct GraphFile {
@@ -29,8 +24,8 @@ pub struct GraphFile {
 
 impl GraphFile {
     /// # Errors
-    /// `Internal` if the file cannot be read or is no GraphDef with operations; `Unavailable`
-    /// without memory for it.
+    /// `Internal` if the file cannot be read, is no GraphDef with operations, or has one that
+    /// [`check`] refuses; `Unavailable` without memory for it.
     pub fn read(model_name: &str, path: &Path) -> Result<Self, Error> {
         let bytes = read_file(path)?;
         let graph: GraphDef = decode(path, &bytes)?;
@@ -39,7 +34,7 @@ impl GraphFile {
                 "model {model_name} has an empty network"
             )));
         }
-        check_constants(path, &graph)?;
+        check(path, &graph)?;
         Ok(GraphFile { bytes, graph })
     }
 
@@ -64,8 +59,8 @@ impl GraphFile {
     }
 }
 
-/// Reads a SavedModel. `None` for one that is not in `saved_model.pb`, but in a file of another form,
-/// which is left to TensorFlow.
+/// Reads a SavedModel. `None` for one that is not in `saved_model.pb`, but in a file of another
+/// form, which is left to TensorFlow.
 ///
 /// # Errors
 /// As [`GraphFile::read`].
@@ -77,7 +72,7 @@ pub fn read_saved_model(folder: &Path) -> Result<Option<SavedModel>, Error> {
     let model: SavedModel = decode(&path, &read_file(&path)?)?;
     let graphs = model.meta_graphs.iter();
     let mut graphs = graphs.filter_map(|meta_graph| meta_graph.graph_def.as_ref());
-    graphs.try_for_each(|graph| check_constants(&path, graph))?;
+    graphs.try_for_each(|graph| check(&path, graph))?;
     Ok(Some(model))
 }
 
@@ -107,41 +102,6 @@ fn decode<M: Message + Default>(path: &Path, bytes: &[u8]) -> Result<M, Error> {
             path.display()
         ))
     })
-}
-
-fn check_constants(path: &Path, graph: &GraphDef) -> Result<(), Error> {
-    let functions = graph.library.iter().flat_map(|library| &library.function);
-    let mut nodes = graph
-        .node
-        .iter()
-        .chain(functions.flat_map(|function| &function.node_def));
-    match nodes.find(|node| !has_possible_constants(node)) {
-        None => Ok(()),
-        Some(node) => Err(Error::internal(format!(
-            "{}: operation '{}' has a constant of an impossible shape",
-            path.display(),
-            node.name
-        ))),
-    }
-}
-
-fn has_possible_constants(node: &NodeDef) -> bool {
-    node.attr.values().all(|attribute| {
-        let listed = attribute.list.iter().flat_map(|list| &list.tensor);
-        let mut tensors = attribute.tensor.iter().chain(listed);
-        tensors.all(is_possible)
-    })
-}
-
-/// Whether the elements of a constant can be counted.
-fn is_possible(tensor: &TensorProto) -> bool {
-    let Some(shape) = &tensor.tensor_shape else {
-        return true;
-    };
-    let dims: Vec<_> = shape.dim.iter().map(|dim| dim.size).collect();
-    // An element takes 24 bytes at most.
-    let bytes = element_count(&dims).and_then(|count| count.checked_mul(24));
-    dims.len() <= RANK_MAX && bytes.is_some_and(|bytes| i64::try_from(bytes).is_ok())
 }
 
 /// Whether a tensor is of one of these operations.
@@ -177,9 +137,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::{
-        AttrValue, Dim, FunctionDef, FunctionDefLibrary, ListValue, MetaInfoDef, TensorShapeProto,
-    };
+    use crate::messages::{MetaInfoDef, NodeDef};
 
     fn read(content: &[u8]) -> Result<GraphFile, Error> {
         let thread = std::thread::current();
@@ -211,66 +169,6 @@ mod tests {
         assert_eq!(file.outputs(), ["b/Y", "C"]);
         assert!(is_among("A", &file.inputs()) && is_among("A:0", &file.inputs()));
         assert!(is_among("b/Y:1", &file.outputs()) && !is_among("b", &file.outputs()));
-    }
-
-    #[test]
-    fn refuses_constants_of_impossible_shapes() {
-        let check = |dims: &[i64]| {
-            let shape = TensorShapeProto {
-                dim: dims.iter().map(|&size| Dim { size }).collect(),
-                unknown_rank: false,
-            };
-            let tensor = TensorProto {
-                tensor_shape: Some(shape),
-            };
-            let value = |in_list: bool| AttrValue {
-                tensor: (!in_list).then(|| tensor.clone()),
-                list: in_list.then(|| ListValue {
-                    tensor: vec![tensor.clone()],
-                    ..ListValue::default()
-                }),
-                ..AttrValue::default()
-            };
-            let node = |in_list| NodeDef {
-                name: "c".to_owned(),
-                op: "Const".to_owned(),
-                attr: [("value".to_owned(), value(in_list))].into(),
-                ..NodeDef::default()
-            };
-            let is_fine = is_possible(&tensor);
-            let functions = FunctionDefLibrary {
-                function: vec![FunctionDef {
-                    signature: None,
-                    node_def: vec![node(true)],
-                }],
-            };
-            for graph in [
-                GraphDef {
-                    node: vec![node(false)],
-                    library: None,
-                },
-                GraphDef {
-                    node: vec![],
-                    library: Some(functions),
-                },
-            ] {
-                assert_eq!(check_constants(Path::new("f"), &graph).is_ok(), is_fine);
-            }
-            is_fine
-        };
-        for (dims, expected) in [
-            (&[][..], true),
-            (&[2, 0, 3], true),
-            (&[1 << 30, 1 << 20], true),
-            (&[1 << 31, 1 << 31], false),
-            (&[i64::MAX], false),
-            (&[2, -1], false),
-            (&[0, i64::MAX, i64::MAX], true),
-            (&[1; 254], true),
-            (&[1; 255], false),
-        ] {
-            assert_eq!(check(dims), expected, "{dims:?}");
-        }
     }
 
     #[test]

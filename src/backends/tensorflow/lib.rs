@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod check;
 mod complete;
 mod element_type;
 mod engine;

@@ -89,11 +89,13 @@ pub struct NodeDef {
     pub attr: BTreeMap<String, AttrValue>,
 }
 
-/// `attr_value.proto`: only functions that an attribute names, and tensors that it has.
+/// `attr_value.proto`: only numbers, functions that an attribute names, and tensors that it has.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttrValue {
     #[prost(message, optional, tag = "1")]
     pub list: Option<ListValue>,
+    #[prost(int64, tag = "3")]
+    pub i: i64,
     #[prost(message, optional, tag = "8")]
     pub tensor: Option<TensorProto>,
     #[prost(message, optional, tag = "10")]
@@ -134,6 +136,11 @@ pub struct FunctionDef {
     pub signature: Option<OpDef>,
     #[prost(message, repeated, tag = "3")]
     pub node_def: Vec<NodeDef>,
+    /// What results are, by their names.
+    #[prost(btree_map = "string, string", tag = "4")]
+    pub ret: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub control_ret: BTreeMap<String, String>,
 }
 
 /// `op_def.proto`.
@@ -141,8 +148,16 @@ pub struct FunctionDef {
 pub struct OpDef {
     #[prost(string, tag = "1")]
     pub name: String,
+    #[prost(message, repeated, tag = "2")]
+    pub input_arg: Vec<ArgDef>,
     #[prost(bool, tag = "17")]
     pub is_stateful: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ArgDef {
+    #[prost(string, tag = "1")]
+    pub name: String,
 }
 
 /// All operators that a library has.

@@ -119,7 +119,8 @@ fn autofill(backend: &Backend, context: &mut ModelContext, source: &Source) -> R
         Error::new(
             error.code(),
             format!(
-                "unable to auto-complete model configuration for '{name}', failed to load model: {}",
+                "unable to auto-complete model configuration for '{name}', failed to load \
+                 model: {}",
                 error.message()
             ),
         )

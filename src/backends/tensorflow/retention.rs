@@ -192,9 +192,10 @@ mod tests {
         FunctionDef {
             signature: Some(OpDef {
                 name: name.to_owned(),
-                is_stateful: false,
+                ..OpDef::default()
             }),
             node_def: nodes,
+            ..FunctionDef::default()
         }
     }
 
@@ -202,6 +203,7 @@ mod tests {
         let operator = |name: &str, is_stateful| OpDef {
             name: name.to_owned(),
             is_stateful,
+            ..OpDef::default()
         };
         let operators = OpList {
             op: vec![

@@ -193,6 +193,15 @@ def build_split():
     tf.strings.upper(tf.compat.v1.placeholder(tf.string, None, "TEXT"), name="UPPER")
 
 
+def build_loop():
+    """A loop of operations, as TensorFlow 1 made them."""
+    tf.compat.v1.disable_control_flow_v2()
+    x = tf.compat.v1.placeholder(tf.float32, [None, 2], "X")
+    _, doubled = tf.compat.v1.while_loop(lambda step, _: step < 3, lambda step, value: (step + 1, value * 2), (0, x))
+    tf.identity(doubled, "Y")
+    tf.compat.v1.enable_control_flow_v2()
+
+
 def build_variables():
     factor = tf.compat.v1.get_variable("factor", initializer=tf.constant(3.0), use_resource=True)
     tf.multiply(tf.compat.v1.placeholder(tf.float32, [None, 2], "X"), factor.read_value(), "Y")
@@ -244,6 +253,7 @@ def main():
                 ["OUTPUT0", "OUTPUT1"])
     maker.graph("split", build_split, [{"scope/NUMBERS": numpy.arange(12, dtype=numpy.int32).reshape(2, 6), "TEXT": words("a", "bc")}],
                 ["scope/SPLIT", "scope/SPLIT:1", "UPPER"])
+    maker.graph("loop", build_loop, [{"X": floats(2, 2)}], ["Y"])
     maker.graph("variables", build_variables, [{"X": floats(2, 2)}], ["Y"], initialise="init")
     (folder / "variables/init_ops.json").write_text(json.dumps({"init_ops": ["init"]}))
     tagged(folder)

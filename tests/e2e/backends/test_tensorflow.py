@@ -126,6 +126,8 @@ class Answers(TensorflowCase):
         engine.add(repository, "scalars", SAVED + one + "max_batch_size: 0\n" + tensors("input", [("N", "INT32", (1,)), ("X", "FP32", (-1,))])
                    + tensors("output", [("RANGE", "INT32", (-1,)), ("TOTAL", "FP32", (1,))]) + CPU)
         engine.add(repository, "graph", GRAPH + one + "max_batch_size: 8\n" + ADDSUB + CPU + "dynamic_batching {}\n")
+        engine.add(repository, "loop", GRAPH + one + "max_batch_size: 4\n" + tensors("input", [("X", "FP32", (2,))])
+                   + tensors("output", [("Y", "FP32", (2,))]))
         engine.add(repository, "split", GRAPH + one + "max_batch_size: 0\n"
                    + tensors("input", [("scope/NUMBERS", "INT32", (-1, -1)), ("TEXT", "STRING", (-1,))])
                    + tensors("output", [("scope/SPLIT", "INT32", (-1, -1)), ("scope/SPLIT:1", "INT32", (-1, -1)), ("UPPER", "STRING", (-1,))]))
@@ -140,6 +142,7 @@ class Answers(TensorflowCase):
     def test_graph_definitions(self):
         self.assert_answers("graph")
         self.assert_answers("split")
+        self.assert_answers("loop")
 
     def test_scalars(self):
         for feeds, answers in engine.cases("scalars"):

@@ -12,8 +12,8 @@ use sdk::{DataType, Error, TensorBytes, element_count, shape_text};
 
 use super::library::Library;
 use super::table::{TF_TString, TF_Tensor, Table};
+use crate::check::RANK_MAX;
 use crate::element_type;
-use crate::files::RANK_MAX;
 
 /// `EIGEN_MAX_ALIGN_BYTES`: TensorFlow copies what lies otherwise, without a look at whether it
 /// got the memory for it.
