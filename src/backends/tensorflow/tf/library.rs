@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use conch_backend_sdk::Error;
+use conch_backend_sdk::engine::loading_failure;
 use prost::Message;
 
 use super::table::{Table, contents, owned};
@@ -45,8 +46,9 @@ impl Library {
         }
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // TensorFlow's.
-        let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
+        let library = unsafe { libloading::Library::new(path) }.map_err(|error| {
+            unavailable(format!("cannot be loaded: {}", loading_failure(&error)))
+        })?;
         let library = ManuallyDrop::new(library);
         // SAFETY: it has TensorFlow's functions, or the first lookup fails; never unloaded.
         let table = unsafe { Table::read(&library) }
