@@ -1,0 +1,557 @@
+"""The TensorFlow backend: SavedModels and GraphDefs answer as TensorFlow in Python does (bit for bit with as many threads), over HTTP
+and gRPC, in batches and at once; signatures, tags, strings and sessions; configurations that are completed; files and configurations that are refused."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import unittest
+
+import numpy
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import np_to_triton_dtype
+
+import server as servers
+import tensorflow_engine as engine
+from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
+from repository import Repository, tensors
+from server import StartFailed
+
+NEAR = 1e-5
+GRAPH = 'platform: "tensorflow_graphdef"\nbackend: "tensorflow"\n'
+SAVED = 'platform: "tensorflow_savedmodel"\nbackend: "tensorflow"\n'
+CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+ADDSUB = tensors("input", [("INPUT0", "FP32", (16,)), ("INPUT1", "FP32", (16,))]) + tensors("output", [
+    ("OUTPUT0", "FP32", (16,)), ("OUTPUT1", "FP32", (16,))])
+
+
+def parameters(**values):
+    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items())
+
+
+def infer(module, client, model, feeds, outputs=None, **more):
+    inputs = []
+    for name, value in feeds.items():
+        value = numpy.asarray(value)
+        if value.dtype.kind == "S":
+            value = value.astype(object)
+        tensor = module.InferInput(name, list(value.shape), np_to_triton_dtype(value.dtype))
+        tensor.set_data_from_numpy(numpy.ascontiguousarray(value) if value.shape else value.reshape(()))
+        inputs.append(tensor)
+    wanted = [module.InferRequestedOutput(name) for name in outputs] if outputs else None
+    reply = client.infer(model, inputs, outputs=wanted, **more)
+    names = outputs or [entry["name"] if isinstance(entry, dict) else entry.name for entry in (
+        reply.get_response()["outputs"] if module is httpclient else reply.get_response().outputs)]
+    return {name: reply.as_numpy(name) for name in names}
+
+
+class TensorflowCase(ServerCase):
+    # How far floats may be from TensorFlow's answers. The number of threads decides how sums are split.
+    tolerance = NEAR
+    flags = ("--model-control-mode=explicit", "--load-model=*")
+    environment = {"CONCH_TENSORFLOW_LIBRARY": engine.library(), "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+    def http(self):
+        client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}", concurrency=4)
+        self.addCleanup(client.close)
+        return client
+
+    def grpc(self):
+        client = grpcclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['grpc']}")
+        self.addCleanup(client.close)
+        return client
+
+    def both(self):
+        return (httpclient, self.http()), (grpcclient, self.grpc())
+
+    def at_once(self, clients, module, ask, count):
+        """What `ask(client, index)` returns for so many indices, asked by clients that each have a thread."""
+        port = self.server.ports["http" if module is httpclient else "grpc"]
+
+        def ask_all(first):
+            with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+                return [ask(client, index) for index in range(first, count, clients)]
+
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            return [answer for answers in pool.map(ask_all, range(clients)) for answer in answers]
+
+    def assert_equal(self, got, expected):
+        """Within the tolerance; without one bit for bit."""
+        self.assertEqual(set(got), set(expected))
+        for name, value in expected.items():
+            mine = got[name]
+            if value.dtype.kind == "S":
+                self.assertEqual([bytes(text) for text in mine.ravel()], [bytes(text) for text in value.ravel()], name)
+            else:
+                self.assertEqual(mine.dtype, value.dtype, name)
+                tolerance = self.tolerance * 100 if value.dtype == numpy.float16 else self.tolerance
+                numpy.testing.assert_allclose(mine, value, rtol=tolerance, atol=min(tolerance, NEAR), err_msg=name)
+            self.assertEqual(mine.shape, value.shape, name)
+
+    def assert_answers(self, model, source=None, outputs=None):
+        for feeds, answers in engine.cases(source or model):
+            for module, client in self.both():
+                with self.subTest(model=model, client=module.__name__):
+                    self.assert_equal(infer(module, client, model, feeds, outputs or sorted(answers)), answers)
+
+    def config(self, model):
+        return json.loads(self.server.request("GET", f"/v2/models/{model}/config")[2])
+
+    def load(self, name):
+        return self.server.request("POST", f"/v2/repository/models/{name}/load")
+
+    def assert_refused(self, name, text):
+        status, _, body = self.load(name)
+        self.assertEqual(status, 400, body)
+        self.assertIn(text, json.loads(body)["error"])
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Answers(TensorflowCase):
+    """With as many threads as TensorFlow in Python had: one."""
+
+    tolerance = 0
+
+    @classmethod
+    def models(cls, repository):
+        one = parameters(TF_NUM_INTRA_THREADS="1")
+        for name in ("addsub", "words", "types", "network", "fails"):
+            engine.add(repository, name, SAVED + one)
+        engine.add_basic_pitch(repository, SAVED + one)
+        engine.add(repository, "fill", SAVED + one + "max_batch_size: 0\n" + tensors("input", [("COUNT", "INT64", (1,))])
+                   + tensors("output", [("ZEROS", "FP32", (-1,))]) + CPU)
+        engine.add(repository, "scalars", SAVED + one + "max_batch_size: 0\n" + tensors("input", [("N", "INT32", (1,)), ("X", "FP32", (-1,))])
+                   + tensors("output", [("RANGE", "INT32", (-1,)), ("TOTAL", "FP32", (1,))]) + CPU)
+        engine.add(repository, "graph", GRAPH + one + "max_batch_size: 8\n" + ADDSUB + CPU + "dynamic_batching {}\n")
+        engine.add(repository, "loop", GRAPH + one + "max_batch_size: 4\n" + tensors("input", [("X", "FP32", (2,))])
+                   + tensors("output", [("Y", "FP32", (2,))]))
+        engine.add(repository, "split", GRAPH + one + "max_batch_size: 0\n"
+                   + tensors("input", [("scope/NUMBERS", "INT32", (-1, -1)), ("TEXT", "STRING", (-1,))])
+                   + tensors("output", [("scope/SPLIT", "INT32", (-1, -1)), ("scope/SPLIT:1", "INT32", (-1, -1)), ("UPPER", "STRING", (-1,))]))
+
+    def test_basic_pitch(self):
+        self.assert_answers("basic_pitch")
+
+    def test_saved_models(self):
+        for name in ("addsub", "words", "types", "network"):
+            self.assert_answers(name)
+
+    def test_graph_definitions(self):
+        self.assert_answers("graph")
+        self.assert_answers("split")
+        self.assert_answers("loop")
+
+    def test_scalars(self):
+        for feeds, answers in engine.cases("scalars"):
+            feeds = {**feeds, "N": feeds["N"].reshape(1)}
+            answers = {**answers, "TOTAL": answers["TOTAL"].reshape(1)}
+            for module, client in self.both():
+                with self.subTest(client=module.__name__):
+                    self.assert_equal(infer(module, client, "scalars", feeds, sorted(answers)), answers)
+
+    def test_only_outputs_that_are_asked_for(self):
+        feeds, answers = engine.cases("addsub")[1]
+        self.assert_equal(infer(httpclient, self.http(), "addsub", feeds, ["OUTPUT1"]), {"OUTPUT1": answers["OUTPUT1"]})
+
+    def test_strings_as_json(self):
+        feeds, answers = engine.cases("words")[1]
+        inputs = [{"name": name, "datatype": "BYTES", "shape": list(value.shape), "data": [text.decode() for text in value.ravel()]}
+                  for name, value in feeds.items()]
+        status, _, body = self.infer({"inputs": inputs}, model="words")
+        self.assertEqual(status, 200, body)
+        outputs = {entry["name"]: entry["data"] for entry in json.loads(body)["outputs"]}
+        self.assertEqual(outputs["JOINED"], [text.decode() for text in answers["JOINED"].ravel()])
+        self.assertEqual(outputs["LENGTH"], answers["LENGTH"].ravel().tolist())
+
+    def test_a_run_that_fails(self):
+        good, answers = engine.cases("fails")[0]
+        for module, client in self.both():
+            with self.subTest(client=module.__name__):
+                with self.assertRaisesRegex(Exception, "too large for this model"):
+                    infer(module, client, "fails", {"I": numpy.array([[11]], numpy.int32)})
+                self.assert_equal(infer(module, client, "fails", good, ["O"]), answers)
+
+    def test_more_memory_than_there_is(self):
+        # TensorFlow waits 10 s for memory that others may give back.
+        for count, text in ((1 << 44, "OOM when allocating tensor"), (1 << 62, "(?i)bytes|elements|overflow|shape"), (-1, "(?i)non-negative|>= 0")):
+            with self.subTest(count=count), self.assertRaisesRegex(Exception, text):
+                infer(httpclient, self.http(), "fill", {"COUNT": numpy.array([count])})
+        self.assert_answers("fill")
+
+    def test_wrong_types_and_shapes(self):
+        client = self.http()
+        good = engine.cases("addsub")[0][0]
+        for feeds, text in (
+                ({**good, "INPUT0": good["INPUT0"].astype(numpy.float64)}, "data-type"),
+                ({**good, "INPUT0": good["INPUT0"][:, :15]}, "unexpected shape for input 'INPUT0'"),
+                ({"INPUT0": good["INPUT0"]}, "expected 2 inputs but got 1"),
+                ({**good, "INPUT0": numpy.zeros((3, 16), numpy.float32)}, "batch"),
+                ({**good, "OTHER": good["INPUT0"]}, "OTHER")):
+            with self.subTest(text=text), self.assertRaisesRegex(Exception, text):
+                infer(httpclient, client, "addsub", feeds)
+        self.assert_answers("addsub")
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Many(TensorflowCase):
+    """Many clients at once, with all threads."""
+
+    @classmethod
+    def models(cls, repository):
+        engine.add(repository, "network")
+        engine.add_basic_pitch(repository)
+        engine.add(repository, "graph", GRAPH + "max_batch_size: 8\n" + ADDSUB + CPU + "dynamic_batching {}\n")
+        engine.add(repository, "batched", SAVED + "max_batch_size: 64\n" + ADDSUB
+                   + "instance_group [ { count: 2 kind: KIND_CPU } ]\ndynamic_batching { max_queue_delay_microseconds: 2000 }\n",
+                   source="addsub")
+
+    def check_many(self, module, model, source, count):
+        rows = engine.cases(source)
+
+        def check(client, index):
+            feeds, answers = rows[index % len(rows)]
+            got = infer(module, client, model, feeds, sorted(answers))
+            self.assert_equal(got, answers)
+
+        self.at_once(32, module, check, count)
+
+    def test_thirty_two_at_once(self):
+        for module in (grpcclient, httpclient):
+            for model, source, count in (("batched", "addsub", 640), ("network", "network", 320), ("graph", "graph", 640),
+                                         ("basic_pitch", "basic_pitch", 64)):
+                with self.subTest(model=model, client=module.__name__):
+                    self.check_many(module, model, source, count)
+        # Requests were executed together, each of them as if alone.
+        statistics = self.server.statistics("batched")
+        self.assertLess(statistics["execution_count"], statistics["inference_count"])
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Sessions(TensorflowCase):
+    """Signatures, tags, sessions and what they keep."""
+
+    @classmethod
+    def models(cls, repository):
+        engine.add(repository, "usual", SAVED, source="scales")
+        engine.add(repository, "squared", SAVED + parameters(TF_SIGNATURE_DEF="squared"), source="scales")
+        engine.add(repository, "untagged", SAVED, source="tagged")
+        engine.add(repository, "retagged", SAVED + parameters(TF_GRAPH_TAG="serve1"), source="tagged")
+        config = GRAPH + "max_batch_size: 4\n" + tensors("input", [("X", "FP32", (2,))]) + tensors("output", [("Y", "FP32", (2,))])
+        for place in ("1/init_ops.json", "init_ops.json"):
+            name = "in_version" if place.startswith("1/") else "in_model"
+            engine.add(repository, name, config + parameters(TF_INIT_OPS_FILE="init_ops.json"), source="variables")
+            if name == "in_model":
+                os.rename(repository.path / name / "1/init_ops.json", repository.path / name / "init_ops.json")
+        engine.add(repository, "tuned", SAVED + "max_batch_size: 8\n" + ADDSUB + parameters(
+            TF_NUM_INTRA_THREADS="1", TF_NUM_INTER_THREADS="2", TF_USE_PER_SESSION_THREADS="yes", MAX_SESSION_SHARE_COUNT="2")
+            + "instance_group [ { count: 3 kind: KIND_CPU } ]\noptimization { graph { level: 1 } }\n", source="addsub")
+        engine.add(repository, "on_own_thread", SAVED + parameters(TF_NUM_INTER_THREADS="-1"), source="network")
+        engine.add(repository, "anywhere", SAVED + "instance_group [ { kind: KIND_MODEL } ]\n", source="network")
+        keeps = SAVED + tensors("input", [("X", "FP32", (4096,))]) + tensors("output", [("BEFORE", "FP32", (4096,))])
+        engine.add(repository, "keeps", keeps + CPU)
+        engine.add(repository, "keeps_shared", keeps + "instance_group [ { count: 3 kind: KIND_CPU } ]\n"
+                   + parameters(MAX_SESSION_SHARE_COUNT="3"), source="keeps")
+        controls = 'sequence_batching { control_input [ { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ]\n'
+        state = 'state [ { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_FP32 dims: [ 2 ] } ] }\n'
+        engine.add(repository, "sequence", SAVED + "max_batch_size: 4\n" + tensors("input", [("X", "FP32", (2,))])
+                   + tensors("output", [("TOTAL", "FP32", (2,))]) + controls + state + CPU)
+
+    def test_signatures(self):
+        self.assert_answers("usual", "scales")
+        x = engine.cases("scales")[0][0]["X"]
+        got = infer(httpclient, self.http(), "squared", {"X": x}, ["SQUARE", "SUM"])
+        numpy.testing.assert_array_equal(got["SQUARE"], x * x)
+        numpy.testing.assert_allclose(got["SUM"].ravel(), x.sum(1), rtol=NEAR)
+
+    def test_tags(self):
+        x = numpy.ones((2, 2), numpy.float32)
+        # The only signature of the usual tag has another name than the usual one.
+        for name, factor in (("untagged", 2), ("retagged", 10)):
+            with self.subTest(model=name):
+                numpy.testing.assert_array_equal(infer(grpcclient, self.grpc(), name, {"X": x})["Y"], x * factor)
+
+    def test_init_ops(self):
+        self.assert_answers("in_version", "variables")
+        self.assert_answers("in_model", "variables")
+
+    def test_threads(self):
+        self.assert_answers("tuned", "addsub")
+        # Whichever thread runs the operations, they are the same.
+        self.assert_answers("on_own_thread", "network")
+        self.assert_answers("anywhere", "network")
+
+    def test_inputs_that_the_model_keeps(self):
+        client = self.http()
+        for last in range(20):
+            x = numpy.full(4096, last + 1, numpy.float32)
+            # Another request of that size, so that memory is used again.
+            before = infer(httpclient, client, "keeps", {"X": x})["BEFORE"]
+            numpy.testing.assert_array_equal(before, numpy.full(4096, last, numpy.float32))
+
+    def test_shared_sessions(self):
+        def ask(client, index):
+            return infer(httpclient, client, "keeps_shared", {"X": numpy.full(4096, index + 1, numpy.float32)})["BEFORE"]
+
+        seen = sorted({value for before in self.at_once(3, httpclient, ask, 60) for value in before})
+        # Three sessions of their own would each have begun with zeros, so that values are of all runs but the last at least.
+        self.assertGreater(len(seen), 30)
+        self.assertLessEqual(set(seen), set(range(61)))
+
+    def test_sequences_with_a_state(self):
+        client = self.grpc()
+        for sequence in (1, 2):
+            total = numpy.zeros((1, 2), numpy.float32)
+            for step in range(4):
+                x = numpy.full((1, 2), sequence * 10 + step, numpy.float32)
+                total = total + x
+                got = infer(grpcclient, client, "sequence", {"X": x}, ["TOTAL"], sequence_id=sequence, sequence_start=step == 0,
+                            sequence_end=step == 3)
+                numpy.testing.assert_array_equal(got["TOTAL"], total)
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Completed(TensorflowCase):
+    @classmethod
+    def models(cls, repository):
+        engine.add(repository, "none", None, source="addsub")
+        engine.add(repository, "platform", 'platform: "tensorflow_savedmodel"\n', source="words")
+        engine.add(repository, "named", SAVED + 'output [ { name: "SUM" } ]\n' + parameters(TF_SIGNATURE_DEF="squared"), source="scales")
+        engine.add(repository, "plain", SAVED + tensors("input", [("X", "FP32", (-1, 4))]), source="scales")
+        engine.add(repository, "sized", SAVED + "max_batch_size: 32\n", source="types")
+
+    def tensors_of(self, name):
+        config = self.config(name)
+        return config["max_batch_size"], [(entry["name"], entry["data_type"], [int(dim) for dim in entry["dims"]])
+                                          for entry in config["input"] + config["output"]], "dynamic_batching" in config
+
+    def test_what_is_left_out(self):
+        floats = [("INPUT0", "TYPE_FP32", [16]), ("INPUT1", "TYPE_FP32", [16]), ("OUTPUT0", "TYPE_FP32", [16]), ("OUTPUT1", "TYPE_FP32", [16])]
+        self.assertEqual(self.tensors_of("none"), (4, floats, True))
+        self.assertEqual(self.config("none")["platform"], "tensorflow_savedmodel")
+        self.assertEqual(self.tensors_of("platform"), (4, [
+            ("A", "TYPE_STRING", [-1]), ("B", "TYPE_STRING", [-1]), ("JOINED", "TYPE_STRING", [-1]), ("LENGTH", "TYPE_INT32", [-1])], True))
+        # Outputs that are not named are left out; one number per row is reshaped.
+        self.assertEqual(self.tensors_of("named"), (4, [("X", "TYPE_FP32", [4]), ("SUM", "TYPE_FP32", [1])], True))
+        self.assertEqual(self.config("named")["output"][0]["reshape"], {"shape": []})
+        # A shape as long as the model's says that it does not batch.
+        self.assertEqual(self.tensors_of("plain"), (0, [("X", "TYPE_FP32", [-1, 4]), ("Y", "TYPE_FP32", [-1, 4])], False))
+        size, entries, has_scheduler = self.tensors_of("sized")
+        self.assertEqual((size, len(entries), has_scheduler), (32, 24, True))
+        self.assert_answers("none", "addsub")
+        self.assert_answers("platform", "words")
+        x = engine.cases("scales")[0][0]["X"]
+        got = infer(httpclient, self.http(), "named", {"X": x})["SUM"]
+        self.assertEqual(got.shape, (2, 1))
+        numpy.testing.assert_allclose(got.ravel(), x.sum(1), rtol=NEAR)
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Refused(TensorflowCase):
+    flags = ("--model-control-mode=explicit", "--load-model=good")
+
+    @classmethod
+    def models(cls, repository):
+        engine.add(repository, "good", source="addsub")
+
+    def tearDown(self):
+        self.assert_answers("good", "addsub")
+
+    def check(self, name, text, config, source, **more):
+        engine.add(self.repository, name, config, source=source, **more)
+        with self.subTest(model=name):
+            self.assert_refused(name, text)
+
+    def test_configurations(self):
+        graph = GRAPH + "max_batch_size: 8\n" + ADDSUB
+        saved = SAVED + "max_batch_size: 8\n" + ADDSUB
+        for name, text, config, source in (
+                ("sharing", "parameter 'MAX_SESSION_SHARE_COUNT' must be positive number for TensorFlow model 'sharing'",
+                 saved + parameters(MAX_SESSION_SHARE_COUNT="0"), "addsub"),
+                ("threads", "parameter 'TF_NUM_INTRA_THREADS' must be non-negative number for TensorFlow model 'threads'",
+                 saved + parameters(TF_NUM_INTRA_THREADS="-2"), "addsub"),
+                ("boolean", "TF_USE_PER_SESSION_THREADS", saved + parameters(TF_USE_PER_SESSION_THREADS="perhaps"), "addsub"),
+                ("signature", "unable to load model 'signature', expected 'absent' signature",
+                 saved + parameters(TF_SIGNATURE_DEF="absent"), "addsub"),
+                ("tag", "absent", saved + parameters(TF_GRAPH_TAG="absent"), "addsub"),
+                ("init_ops", "absent.json", graph + parameters(TF_INIT_OPS_FILE="absent.json"), "graph"),
+                ("accelerated", "CPU Execution Accelerator is not supported in TensorFlow backend",
+                 saved + 'optimization { execution_accelerators { cpu_execution_accelerator [ { name: "tensorrt" } ] } }\n', "addsub"),
+                ("operators", "libabsent.so", saved + 'model_operations { op_library_filename: [ "libabsent.so" ] }\n', "addsub"),
+                ("shape", "the model expects 2 dimensions (shape [-1,16]) but the model configuration specifies 2 dimensions",
+                 saved.replace("dims: [ 16 ]", "dims: [ 15 ]", 1), "addsub"),
+                ("type", "configuration expects datatype TYPE_INT32 for input 'INPUT0', model provides TYPE_FP32",
+                 saved.replace("TYPE_FP32", "TYPE_INT32", 1), "addsub"),
+                ("input", "unexpected inference input 'OTHER', allowed inputs are: INPUT0, INPUT1",
+                 saved.replace("INPUT0", "OTHER"), "addsub"),
+                ("output", "unexpected inference output 'OTHER', allowed outputs are: OUTPUT0, OUTPUT1",
+                 saved.replace("OUTPUT0", "OTHER"), "addsub"),
+                ("graph_input", "unexpected inference input 'OTHER', allowed inputs are: INPUT0, INPUT1",
+                 graph.replace("INPUT0", "OTHER"), "graph"),
+                ("graph_output", "allowed outputs are: OUTPUT0, OUTPUT1", graph.replace("OUTPUT0", "OTHER"), "graph"),
+                ("graph_port", "its graph has no tensor for output 'OUTPUT0:1'", graph.replace("OUTPUT0", "OUTPUT0:1"), "graph"),
+                ("graph_type", "configuration expects datatype TYPE_INT32 for input 'INPUT0', model provides TYPE_FP32",
+                 graph.replace("TYPE_FP32", "TYPE_INT32", 1), "graph"),
+                ("graph_many", "configuration expects 3 inputs, model provides at most 2",
+                 graph + tensors("input", [("INPUT2", "FP32", (16,))]), "graph")):
+            self.check(name, text, config, source)
+
+    @conch_only
+    def test_gpus(self):
+        # The real Triton refuses the group itself where there is no GPU.
+        config = SAVED + "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"
+        engine.add(self.repository, "gpu", config, source="addsub")
+        self.assertEqual(self.load("gpu")[0], 400)
+
+    def test_missing_files(self):
+        for name, config in (("no_graph", GRAPH + "max_batch_size: 8\n" + ADDSUB), ("no_saved", SAVED + "max_batch_size: 8\n" + ADDSUB)):
+            self.repository.model(name, config)
+            with self.subTest(model=name):
+                self.assert_refused(name, "unable to find" if not IS_TRITON else "")
+
+    def test_malformed_files(self):
+        """Truncated, changed and swapped files: each is refused in words, and the server goes on."""
+        models = engine.models()
+        graph = (models / "graph/model.graphdef").read_bytes()
+        saved = (models / "addsub/model.savedmodel/saved_model.pb").read_bytes()
+        network = models / "network/model.savedmodel"
+        index = (network / "variables/variables.index").read_bytes()
+        data = (network / "variables/variables.data-00000-of-00001").read_bytes()
+        config = GRAPH + "max_batch_size: 8\n" + ADDSUB
+        for number, content in enumerate((
+                b"", b"\n", graph[:20], graph[:len(graph) // 2], graph[:-1], b"\xff" * 100, saved, b"{}", graph.replace(b"Sub", b"Sib"),
+                graph.replace(b"INPUT1", b"INPUT9", 1), graph + b"\x0a\x7f", graph.replace(b"T", b"U"))):
+            name = f"graph_{number}"
+            self.repository.model(name, config, files={"1/model.graphdef": content})
+            with self.subTest(model=name):
+                self.assert_refused(name, "")
+        for number, content in enumerate((b"", saved[:100], saved[:len(saved) // 2], b"\xff" * 1000, graph, saved.replace(b"AddV2", b"AddV9"),
+                                          saved.replace(b"serving_default_INPUT0", b"serving_default_INPUTX", 1))):
+            name = f"saved_{number}"
+            engine.add(self.repository, name, SAVED, source="addsub")
+            (self.repository.path / name / "1/model.savedmodel/saved_model.pb").write_bytes(content)
+            with self.subTest(model=name):
+                self.assert_refused(name, "")
+        for number, (file, content) in enumerate((
+                ("variables/variables.index", b""), ("variables/variables.index", index[:50]), ("variables/variables.index", b"\0" * len(index)),
+                ("variables/variables.data-00000-of-00001", data[:1000]), ("variables/variables.data-00000-of-00001", b""),
+                ("variables/variables.data-00000-of-00001", None), ("saved_model.pb", None))):
+            name = f"variables_{number}"
+            engine.add(self.repository, name, SAVED, source="network")
+            path = self.repository.path / name / "1/model.savedmodel" / file
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            with self.subTest(model=name):
+                self.assert_refused(name, "")
+        # A file where a folder should be, and the other way round.
+        self.repository.model("swapped", SAVED, files={"1/model.savedmodel": graph})
+        self.assert_refused("swapped", "")
+        engine.add(self.repository, "turned", config, source="addsub")
+        shutil.move(self.repository.path / "turned/1/model.savedmodel", self.repository.path / "turned/1/model.graphdef")
+        self.assert_refused("turned", "")
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Libraries(unittest.TestCase):
+    """Where TensorFlow comes from."""
+
+    def serve(self, environment, *flags):
+        """With a backend directory that has the backend alone."""
+        repository, backends = Repository(), Repository()
+        self.addCleanup(repository.close)
+        self.addCleanup(backends.close)
+        engine.add(repository, "addsub")
+        (backends.path / "tensorflow").mkdir()
+        shutil.copy(servers.built("libtriton_tensorflow.so"), backends.path / "tensorflow")
+        return servers.Server(repository.path, *flags, kind=KIND, environment=environment, backends=backends.path)
+
+    @conch_only
+    def test_none_says_how_to_get_one(self):
+        with self.assertRaises(StartFailed) as raised:
+            self.serve({"CONCH_TENSORFLOW_LIBRARY": ""})
+        self.assertIn("run scripts/fetch-runtime tensorflow", raised.exception.output)
+
+    @conch_only
+    def test_another_library(self):
+        for library, text in (("/nowhere/libtensorflow_cc.so.2", "cannot be loaded"), ("libc.so.6", "is not TensorFlow")):
+            with self.subTest(library=library), self.assertRaises(StartFailed) as raised:
+                self.serve({}, f"--backend-config=tensorflow,library={library}")
+            self.assertIn(text, raised.exception.output)
+
+    @conch_only
+    def test_tensorflow_1_is_refused(self):
+        with self.assertRaises(StartFailed) as raised:
+            self.serve({"CONCH_TENSORFLOW_LIBRARY": engine.library()}, "--backend-config=tensorflow,version=1")
+        self.assertIn("only TensorFlow 2 is served", raised.exception.output)
+
+    def test_a_setting_names_a_folder(self):
+        folder = os.path.dirname(engine.library())
+        with self.serve({"CONCH_TENSORFLOW_LIBRARY": "/nowhere"}, f"--backend-config=tensorflow,library={folder}") as server:
+            client = httpclient.InferenceServerClient(f"127.0.0.1:{server.ports['http']}")
+            feeds, answers = engine.cases("addsub")[0]
+            numpy.testing.assert_array_equal(infer(httpclient, client, "addsub", feeds)["OUTPUT0"], answers["OUTPUT0"])
+            client.close()
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Threads(TensorflowCase):
+    """TensorFlow's threads have the CPUs of the instances, and are as many."""
+
+    cpu = min(os.sched_getaffinity(0))
+    flags = (f"--host-policy=cpu,cpu-cores={cpu}-{cpu}",)
+
+    @classmethod
+    def models(cls, repository):
+        engine.add(repository, "network", SAVED + "instance_group [ { count: 3 kind: KIND_CPU } ]\n")
+
+    def test_they_have_the_cpus_of_the_instances(self):
+        self.assert_answers("network")
+        found = []
+        for task in pathlib.Path(f"/proc/{self.server.process.pid}/task").iterdir():
+            if (task / "comm").read_text().startswith("tf_Compute"):
+                found.append(os.sched_getaffinity(int(task.name)))
+        self.assertEqual(found, [{self.cpu}])
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Example(TensorflowCase):
+    """The repository of docs/examples."""
+
+    @classmethod
+    def models(cls, repository):
+        engine.make_example(repository.path)
+
+    def test_it_answers_as_it_says(self):
+        said = engine.ask_example(f"127.0.0.1:{self.server.ports['http']}")
+        self.assertEqual(said.splitlines(), [
+            "regions REGION [[b'Brittany'], [b'Normandy'], [b'elsewhere']]", "codes CODE [[0], [1], [2]]",
+            "addsub SUM [[10.0, 11.0, 12.0, 13.0]]"])
+
+
+class FloorCase(TensorflowCase):
+    """The oldest version that is served: the same models, which the newest wrote. Versions differ in how they add up."""
+
+    environment = {"CONCH_TENSORFLOW_LIBRARY": str(engine.FLOOR / engine.LIBRARY), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    tolerance = 1e-4
+
+
+@needs_library("tensorflow")
+@engine.needs_floor
+class FloorAnswers(FloorCase, Answers):
+    pass
+
+
+@needs_library("tensorflow")
+@engine.needs_floor
+class FloorMany(FloorCase, Many):
+    pass
