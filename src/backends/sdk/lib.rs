@@ -16,6 +16,7 @@ pub mod config;
 mod correlation;
 mod data_type;
 mod device;
+pub mod engine;
 #[doc(hidden)]
 pub mod entry;
 mod error;
