@@ -3,13 +3,34 @@
 
 use std::ffi::c_void;
 
-use crate::{TRITONBACKEND_Model, TRITONBACKEND_Output, TRITONSERVER_Error};
+use crate::{
+    TRITONBACKEND_Model, TRITONBACKEND_ModelInstance, TRITONBACKEND_Output, TRITONBACKEND_Request,
+    TRITONSERVER_Error,
+};
 
 /// Bytes of the server's memory limit that a plug-in holds for itself.
 #[repr(C)]
 pub struct CONCH_MemoryCharge {
     _opaque: crate::Opaque,
 }
+
+/// A backend may export this pair as `CONCH_ModelInstanceExecuteBegin` and
+/// `CONCH_ModelInstanceExecuteEnd`. The server then may call Begin instead of
+/// TRITONBACKEND_ModelInstanceExecute, from any thread, one at a time. It is the same but for its
+/// time: it blocks for `wait_ns` at most, and computes only shortly. What takes longer it leaves
+/// open: it returns success with `is_open` true, and the backend keeps the requests. End is the
+/// next call for the instance then, on its own thread; it goes on to the end of the execution, and
+/// may return an error as Execute may.
+pub type CONCH_ModelInstanceExecuteBeginFn = unsafe extern "C" fn(
+    instance: *mut TRITONBACKEND_ModelInstance,
+    requests: *mut *mut TRITONBACKEND_Request,
+    request_count: u32,
+    wait_ns: u64,
+    is_open: *mut bool,
+) -> *mut TRITONSERVER_Error;
+/// See [`CONCH_ModelInstanceExecuteBeginFn`].
+pub type CONCH_ModelInstanceExecuteEndFn =
+    unsafe extern "C" fn(instance: *mut TRITONBACKEND_ModelInstance) -> *mut TRITONSERVER_Error;
 
 unsafe extern "C" {
     /// Writes a new charge of 0 bytes, which outlives the model; the caller deletes it.

@@ -4,17 +4,19 @@
 //! Threads: `BackendHost` and `Backend` calls come from loading threads, serial per backend;
 //! `Model` calls are serial per model and may be concurrent across models; `Backend::load_model`
 //! and `Model::create_instance` may block for long. `Instance::execute` runs on the instance's own
-//! core thread, one call at a time. Everything is dropped (finalised) in reverse order of creation:
-//! instances, model, backend.
+//! core thread, one call at a time; `Instance::begin` may run on another. Everything is dropped
+//! (finalised) in reverse order of creation: instances, model, backend.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use conch_config::{InstanceKind, PreferredGroup, RateLimit, ResolvedConfig as ModelConfig};
 use conch_memory::{Budget, Pool};
 
 use crate::cache::ResponseCache;
 use crate::model::version::ModelVersion;
+use crate::request::inline::Progress;
 use crate::{Error, OwnedRequest, PendingResponses, ReadinessCheck};
 
 /// Finds and opens backends.
@@ -150,13 +152,37 @@ pub struct InstanceSpec {
 /// Requests executed by one call.
 pub type Batch = Vec<OwnedRequest>;
 
-/// One executable copy of a model. `Send`: it is created on and used by its core thread, and
-/// dropped there.
+/// One executable copy of a model. `Send`: it is created on its core's thread, used there, or for a
+/// short time by another thread in its place, and dropped there.
 pub trait Instance: Send {
     /// Executes the batch, leaving it empty. Every request is answered exactly once through its
     /// completion: those released during the call by way of `pending` (flushed by the caller after
     /// this returns), others later from foreign threads. Blocks as long as the backend does.
     fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses);
+
+    /// Whether [`Instance::begin`] may be called, on whatever thread, and does nothing that takes
+    /// long but wait.
+    fn can_begin(&self) -> bool {
+        false
+    }
+
+    /// As [`Instance::execute`], but waits for `limit` at most. A batch that is left open keeps the
+    /// instance: nothing but [`Instance::end`] may be called next.
+    fn begin(
+        &mut self,
+        batch: &mut Batch,
+        pending: &mut PendingResponses,
+        limit: Duration,
+    ) -> Progress {
+        let _ = limit;
+        self.execute(batch, pending);
+        Progress::Done
+    }
+
+    /// Goes on with the batch that was left open, to its end, as [`Instance::execute`] does.
+    fn end(&mut self, pending: &mut PendingResponses) {
+        let _ = pending;
+    }
 
     /// The backend's readiness hook, where it has one. Asked for once, after the instance was
     /// created.

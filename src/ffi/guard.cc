@@ -34,6 +34,12 @@ TRITONSERVER_Error* conch_guard_execute(Caught* caught, TRITONSERVER_Error* (*fu
   return Call(caught, function, instance, requests, count);
 }
 
+TRITONSERVER_Error* conch_guard_execute_begin(Caught* caught,
+                                              TRITONSERVER_Error* (*function)(void*, void**, uint32_t, uint64_t, bool*),
+                                              void* instance, void** requests, uint32_t count, uint64_t wait_ns, bool* is_open) {
+  return Call(caught, function, instance, requests, count, wait_ns, is_open);
+}
+
 TRITONSERVER_Error* conch_guard_include(Caught* caught, TRITONSERVER_Error* (*function)(void*, void*, bool*), void* request, void* batch,
                                         bool* joins) {
   return Call(caught, function, request, batch, joins);

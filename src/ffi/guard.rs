@@ -22,6 +22,13 @@ type Function4 = unsafe extern "C" fn(
 ) -> *mut abi::TRITONSERVER_Error;
 type ExecuteFunction =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, count: u32) -> *mut abi::TRITONSERVER_Error;
+type ExecuteBeginFunction = unsafe extern "C" fn(
+    *mut c_void,
+    *mut *mut c_void,
+    count: u32,
+    wait_ns: u64,
+    is_open: *mut bool,
+) -> *mut abi::TRITONSERVER_Error;
 type IncludeFunction =
     unsafe extern "C" fn(*mut c_void, *mut c_void, *mut bool) -> *mut abi::TRITONSERVER_Error;
 type ActionFunction =
@@ -60,6 +67,15 @@ unsafe extern "C" {
         instance: *mut c_void,
         requests: *mut *mut c_void,
         count: u32,
+    ) -> *mut abi::TRITONSERVER_Error;
+    fn conch_guard_execute_begin(
+        caught: CaughtException,
+        function: ExecuteBeginFunction,
+        instance: *mut c_void,
+        requests: *mut *mut c_void,
+        count: u32,
+        wait_ns: u64,
+        is_open: *mut bool,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_include(
         caught: CaughtException,
@@ -201,6 +217,40 @@ pub(crate) unsafe fn execute(
             count,
         ))
     }
+}
+
+/// Calls ModelInstanceExecuteBegin; whether the execution is left open.
+///
+/// # Safety
+/// As [`execute`].
+pub(crate) unsafe fn execute_begin(
+    function: abi::CONCH_ModelInstanceExecuteBeginFn,
+    instance: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: &mut [*mut abi::TRITONBACKEND_Request],
+    count: u32,
+    wait_ns: u64,
+) -> Result<bool, Error> {
+    // SAFETY: as in `call1`.
+    let function = unsafe {
+        std::mem::transmute::<abi::CONCH_ModelInstanceExecuteBeginFn, ExecuteBeginFunction>(
+            function,
+        )
+    };
+    let mut is_open = false;
+    // SAFETY: by this function's contract, and the flag is writable; the error, if any, is ours and
+    // used once.
+    unsafe {
+        accept(conch_guard_execute_begin(
+            caught,
+            function,
+            instance.cast(),
+            requests.as_mut_ptr().cast(),
+            count,
+            wait_ns,
+            &raw mut is_open,
+        ))
+    }?;
+    Ok(is_open)
 }
 
 /// Calls ModelBatchIncludeRequest.

@@ -207,6 +207,11 @@ impl IdleSet {
         words.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
+    /// Whether worker `core` is idle.
+    pub fn has(&self, core: usize) -> bool {
+        self.words[core / 64].load(Ordering::Relaxed) & (1 << (core % 64)) != 0
+    }
+
     /// Removes the lowest idle worker and unparks it; false if none is idle. The caller has fenced
     /// (SeqCst) after publishing its work.
     pub fn unpark_one(&self) -> bool {
@@ -229,8 +234,7 @@ impl IdleSet {
     /// publishing its work.
     pub fn unpark(&self, core: usize) -> bool {
         // The load first: a worker that executes needs no unpark, and its cache line no write.
-        let is_idle = self.words[core / 64].load(Ordering::Relaxed) & (1 << (core % 64)) != 0;
-        let is_unparked = is_idle && self.remove(core);
+        let is_unparked = self.has(core) && self.remove(core);
         if is_unparked {
             self.parkers[core].unpark();
         }

@@ -44,6 +44,8 @@ class ServerCase(unittest.TestCase):
     """Starts one server for all tests of the class. `models` fills its repository, `flags` are its own."""
 
     flags = ()
+    # A command that starts the server, such as taskset.
+    prefix = ()
     environment = None
     models = None
     # With what header the server is asked whether it is ready.
@@ -59,7 +61,8 @@ class ServerCase(unittest.TestCase):
         if cls.models:
             cls.models(cls.repository)
         path = cls.repository_path or cls.repository.path
-        cls.server = servers.Server(path, *cls.flags, kind=KIND, environment=cls.environment, ready_headers=cls.ready_headers)
+        cls.server = servers.Server(path, *cls.flags, kind=KIND, prefix=cls.prefix, environment=cls.environment,
+                                    ready_headers=cls.ready_headers)
         cls.addClassCleanup(cls.server.kill)
 
     @classmethod

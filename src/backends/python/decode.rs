@@ -125,6 +125,17 @@ impl<'m> ResponseRow<'m> {
         matches!(self, ResponseRow::Response(response) if response.is_awaited())
     }
 
+    /// Bytes of its outputs, as the stub says.
+    pub(crate) fn output_bytes(&self) -> u64 {
+        match self {
+            ResponseRow::Response(ResponseMessage::Outputs { outputs, .. }) => outputs
+                .iter()
+                .map(|row| row.bytes)
+                .fold(0, u64::saturating_add),
+            _ => 0,
+        }
+    }
+
     fn read(reader: &mut MessageReader<'m>) -> Result<ResponseRow<'m>, Malformed> {
         match reader.byte()? {
             wire::ROW_LATER => Ok(ResponseRow::Later),

@@ -142,6 +142,14 @@ impl StubHost {
         }
     }
 
+    /// The process, if one runs and that can be seen without waiting.
+    pub(crate) fn running_process(&self) -> Option<Arc<StubProcess>> {
+        match &*self.state.try_lock().ok()? {
+            HostState::Running(process) if !process.is_dead() => Some(Arc::clone(process)),
+            _ => None,
+        }
+    }
+
     /// The process after one that has ended; waits until it is started.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod device_inputs;
 mod devices;
 mod encode;
 mod environment;
+mod execution;
 #[cfg(test)]
 mod fuzz;
 mod host;
@@ -32,26 +33,25 @@ mod unpacked;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use conch_backend_sdk as sdk;
-use sdk::{Batch, Code, Error, InstanceContext, ModelConfig, ModelContext, Request};
+use sdk::{Batch, Error, InstanceContext, ModelConfig, ModelContext, Progress};
 use serde_json::json;
 
 use crate::calls::Calls;
-use crate::decode::{CommandReply, Lender, OutputPlaces, ResponseMessage, ResponseRow, reply_rows};
-use crate::device_inputs::DeviceInputs;
-use crate::encode::ExecuteMessage;
+use crate::decode::CommandReply;
 use crate::environment::Environments;
+use crate::execution::{Execution, OpenExecution};
 use crate::host::{
     CommandFailure, InstanceThread, KILL_LIMIT, ModelStubs, StubHost, command_while_serving,
 };
-use crate::in_flight::InFlightRequest;
 use crate::launch::{Installation, Launch};
-use crate::process::{ModelMemory, NoReply, StubProcess};
+use crate::process::{ModelMemory, NoReply};
 use crate::settings::{ModelSettings, Settings};
 use crate::supervisor::Supervisor;
 
-sdk::export_backend!(Python, ready);
+sdk::export_backend!(Python, open, ready);
 
 /// Shared by all models.
 pub struct Python {
@@ -200,6 +200,8 @@ pub struct Instance {
     thread: InstanceThread,
     /// The GPU on which it gets inputs that lie there.
     input_device: Option<u32>,
+    /// What it began and has not ended.
+    open: Option<OpenExecution>,
 }
 
 impl sdk::Instance for Instance {
@@ -226,202 +228,47 @@ impl sdk::Instance for Instance {
         Ok(Instance {
             thread,
             input_device: u32::try_from(context.device_id).ok().filter(|_| is_on_gpu),
+            open: None,
         })
     }
 
     fn execute(&mut self, _model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
         let host = &*self.thread.host;
-        let mut process = host.process()?;
-        let mut requests = Vec::with_capacity(batch.len());
-        for request in batch.requests() {
-            match Executing::new(host, request) {
-                Ok(executing) => requests.push(executing),
-                Err(error) => request.fail(error),
-            }
-        }
-        if requests.is_empty() {
-            return Ok(());
-        }
-        let device = self.input_device;
-        let mut outcome = execute(host, &process, device, batch, &requests);
-        // The process ended before it took them: the next one executes them. A process that ends
-        // again and again is given up (stub-restart-limit).
-        while let Err(ExecuteFailure::NotTaken) = outcome {
-            outcome = match host.process_after(&process) {
-                Ok(next) => {
-                    process = next;
-                    for executing in &requests {
-                        host.in_flight.begin_again(executing.number);
-                    }
-                    execute(host, &process, device, batch, &requests)
-                }
-                Err(error) => Err(error.into()),
-            };
-        }
-        if let Err(ExecuteFailure::Failed(error)) = outcome {
-            for executing in &requests {
-                executing.fail(host, error.clone());
-            }
-        }
+        let process = host.process()?;
+        let execution = Execution::new(host, process, self.input_device, batch);
+        execution.finish(host, batch);
         Ok(())
     }
 }
 
-/// Why an execution failed.
-enum ExecuteFailure {
-    /// The process ended, and has seen nothing of the requests.
-    NotTaken,
-    Failed(Error),
-}
-
-impl From<Error> for ExecuteFailure {
-    fn from(error: Error) -> ExecuteFailure {
-        ExecuteFailure::Failed(error)
-    }
-}
-
-/// Sends the requests to the stub and answers those that it answers at once.
-fn execute(
-    host: &StubHost,
-    process: &Arc<StubProcess>,
-    device: Option<u32>,
-    batch: &Batch<'_>,
-    requests: &[Executing<'_>],
-) -> Result<(), ExecuteFailure> {
-    let message = ExecuteMessage::new(
-        requests
-            .iter()
-            .map(|executing| (executing.request, executing.number)),
-        DeviceInputs::new(&process.devices, device),
-    )?;
-    let room = process.write(message.writer.bytes(), message.tensor_bytes);
-    let (offset, tensors_at) = room.ok_or_else(|| {
-        Error::new(
-            Code::Unavailable,
-            format!(
-                "the shared memory of the model has no room for {} bytes of inputs: the model \
-                 keeps others, or they are too large (shm-max-byte-size)",
-                message.tensor_bytes
-            ),
-        )
-    })?;
-    let copied = message.inputs.iter().try_for_each(|(input, at)| {
-        shared_tensor::copy_in(input, process.blocks.segment(), tensors_at + at)
-    });
-    if let Err(error) = copied.and_then(|()| message.device_inputs.copy()) {
-        process.blocks.give_back(offset);
-        return Err(error.into());
-    }
-    batch.begin_compute();
-    let reply = process.command(offset, None);
-    batch.end_compute();
-    let reply = reply.map_err(|failure| match failure {
-        NoReply::NotTaken => ExecuteFailure::NotTaken,
-        NoReply::Ended | NoReply::TimedOut => host.unhealthy().into(),
-        NoReply::Malformed => {
-            process.kill();
-            host.unhealthy().into()
-        }
-    })?;
-    host.note_execution();
-    let rows = reply_rows(&reply.text, requests.len())?;
-    let is_awaited = rows.iter().any(ResponseRow::is_awaited);
-    let places = OutputPlaces {
-        segment: &process.responses,
-        tensors_at: reply.tensors_at,
-        inputs: Some((
-            process.blocks.segment(),
-            tensors_at..tensors_at.saturating_add(message.tensor_bytes),
-        )),
-        lender: (!is_awaited).then_some(Lender {
-            process,
-            reply: &reply,
-        }),
-        devices: Some(&process.devices),
-    };
-    for (executing, row) in requests.iter().zip(rows) {
-        executing.answer(host, row, &places);
-    }
-    Ok(())
-}
-
-/// A request of the batch that is being executed.
-struct Executing<'b> {
-    request: Request<'b>,
-    number: u64,
-}
-
-impl<'b> Executing<'b> {
-    fn new(host: &StubHost, request: Request<'b>) -> Result<Self, Error> {
-        let in_flight = InFlightRequest {
-            factory: request.spare_factory()?,
-            trace: request.trace_parent()?,
+impl sdk::OpenInstance for Instance {
+    fn begin(
+        &mut self,
+        _model: &Model,
+        batch: &Batch<'_>,
+        limit: Duration,
+    ) -> Result<Progress, Error> {
+        let host = &*self.thread.host;
+        self.open = match host.running_process() {
+            Some(process) if self.input_device.is_none() => {
+                Execution::new(host, process, None, batch).try_finish(host, batch, limit)
+            }
+            _ => Some(OpenExecution::Unsent),
         };
-        Ok(Executing {
-            request,
-            number: host.in_flight.insert(in_flight),
+        Ok(match self.open {
+            None => Progress::Done,
+            Some(_) => Progress::Open,
         })
     }
 
-    fn answer(&self, host: &StubHost, row: ResponseRow<'_>, places: &OutputPlaces<'_>) {
-        match row {
-            // Its sender answers it, or did already.
-            ResponseRow::Later => self.leave(host),
-            ResponseRow::Again => self.run_again(host),
-            ResponseRow::Response(ResponseMessage::Error(error)) => self.fail(host, error),
-            ResponseRow::Response(message) => {
-                self.respond(host, |outgoing| message.fill(outgoing, places));
+    fn end(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        match self.open.take() {
+            Some(OpenExecution::Sent(execution)) => {
+                execution.finish(&self.thread.host, batch);
+                Ok(())
             }
-        }
-    }
-
-    /// Leaves the request to its sender.
-    fn leave(&self, host: &StubHost) {
-        self.request.hand_over();
-        host.in_flight.leave(self.number);
-    }
-
-    /// Answers the request here, unless its sender has it, or has answered it for good.
-    fn take_back(&self, host: &StubHost, in_flight: Option<InFlightRequest>) -> bool {
-        match in_flight {
-            Some(in_flight) => {
-                in_flight.factory.discard();
-                true
-            }
-            None => {
-                self.leave(host);
-                false
-            }
-        }
-    }
-
-    fn fail(&self, host: &StubHost, error: Error) {
-        let in_flight = host.in_flight.remove_to_fail(self.number, &error);
-        if self.take_back(host, in_flight) {
-            self.request.fail(error);
-        }
-    }
-
-    fn respond(&self, host: &StubHost, fill: impl FnOnce(&mut sdk::Outgoing) -> Result<(), Error>) {
-        let in_flight = host.in_flight.remove(self.number);
-        if !self.take_back(host, in_flight) {
-            return;
-        }
-        let made = self.request.respond().and_then(|mut response| {
-            fill(&mut response)?;
-            response.send()
-        });
-        if let Err(error) = made {
-            self.request.fail(error);
-        }
-    }
-
-    fn run_again(&self, host: &StubHost) {
-        let in_flight = host.in_flight.remove(self.number);
-        if self.take_back(host, in_flight)
-            && let Err(error) = self.request.run_again()
-        {
-            self.request.fail(error);
+            Some(OpenExecution::Unsent) => sdk::Instance::execute(self, model, batch),
+            None => Ok(()),
         }
     }
 }

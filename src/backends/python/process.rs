@@ -74,6 +74,15 @@ pub(crate) enum NoReply {
     Malformed,
 }
 
+/// A command that the stub was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentCommand {
+    /// Of its block, in our segment.
+    offset: u64,
+    /// Counts the commands.
+    number: u32,
+}
+
 /// A reply in the stub's segment; dropping it gives its block back.
 pub(crate) struct Reply<'p> {
     process: &'p StubProcess,
@@ -196,31 +205,79 @@ impl StubProcess {
         offset: u64,
         timeout: Option<Duration>,
     ) -> Result<Reply<'_>, NoReply> {
-        let commands = MessageSlot::of(self.blocks.segment());
-        let number = commands.send(offset);
-        let last = self.last_reply.load(Ordering::Relaxed);
-        let slot = MessageSlot::of(&self.responses);
-        let reply = slot.wait(last, timeout, || self.is_dead());
-        let Some(Message {
-            offset: reply,
-            sequence,
-        }) = reply
-        else {
-            self.blocks.lend(offset);
-            return Err(match self.is_dead() {
-                // Nothing takes it any more.
-                true if commands.last_taken() != number => NoReply::NotTaken,
-                true => NoReply::Ended,
-                false => NoReply::TimedOut,
-            });
-        };
-        self.last_reply.store(sequence, Ordering::Relaxed);
-        let Some(mut reply) = self.message(reply) else {
-            self.blocks.lend(offset);
+        let sent = self.send(offset);
+        self.reply(sent, timeout).inspect_err(|failure| {
+            if *failure == NoReply::TimedOut {
+                self.blocks.lend(offset);
+            }
+        })
+    }
+
+    /// Sends a block as the next command. One at a time: its reply is taken before the next one is
+    /// sent.
+    pub(crate) fn send(&self, offset: u64) -> SentCommand {
+        let number = MessageSlot::of(self.blocks.segment()).send(offset);
+        SentCommand { offset, number }
+    }
+
+    /// Waits for the reply to the command that was sent last. After [`NoReply::TimedOut`] it is
+    /// still to come; otherwise the stub gives the command's block back.
+    ///
+    /// # Errors
+    /// See [`NoReply`].
+    pub(crate) fn reply(
+        &self,
+        sent: SentCommand,
+        timeout: Option<Duration>,
+    ) -> Result<Reply<'_>, NoReply> {
+        let reply = self.wait_for_reply(sent, timeout)?;
+        self.last_reply.store(reply.sequence, Ordering::Relaxed);
+        let Some(mut reply) = self.message(reply.offset) else {
+            self.blocks.lend(sent.offset);
             return Err(NoReply::Malformed);
         };
-        reply.command = Some(offset);
+        reply.command = Some(sent.offset);
         Ok(reply)
+    }
+
+    /// Waits for the reply as [`StubProcess::reply`] does, and has a look at its text. The reply is
+    /// still to be taken.
+    ///
+    /// # Errors
+    /// See [`NoReply`].
+    pub(crate) fn look_at_reply<R>(
+        &self,
+        sent: SentCommand,
+        timeout: Duration,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, NoReply> {
+        let reply = self.wait_for_reply(sent, Some(timeout))?;
+        let reply = self.message(reply.offset);
+        Ok(reply.map(|reply| {
+            let seen = look(&reply.text);
+            reply.defer();
+            seen
+        }))
+    }
+
+    fn wait_for_reply(
+        &self,
+        sent: SentCommand,
+        timeout: Option<Duration>,
+    ) -> Result<Message, NoReply> {
+        let last = self.last_reply.load(Ordering::Relaxed);
+        let slot = MessageSlot::of(&self.responses);
+        slot.wait(last, timeout, || self.is_dead()).ok_or_else(|| {
+            if !self.is_dead() {
+                return NoReply::TimedOut;
+            }
+            // Nothing takes it any more.
+            self.blocks.lend(sent.offset);
+            match MessageSlot::of(self.blocks.segment()).last_taken() == sent.number {
+                true => NoReply::Ended,
+                false => NoReply::NotTaken,
+            }
+        })
     }
 
     /// The message in a block of the stub's; none if there is none that makes sense.

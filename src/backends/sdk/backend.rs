@@ -10,6 +10,7 @@ use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
+use std::time::Duration;
 
 use conch_abi as abi;
 
@@ -60,6 +61,38 @@ pub trait Instance: Sized + Send + 'static {
     /// # Errors
     /// Any error that concerns all requests of the batch.
     fn execute(&mut self, model: &Self::Model, batch: &Batch<'_>) -> Result<(), Error>;
+}
+
+/// How far an execution came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Done,
+    /// The instance needs more time than it was given.
+    Open,
+}
+
+/// An instance that can execute in two parts; [`export_backend!`](crate::export_backend) with
+/// `open` lets servers ask for that. A server may then execute on a thread that must not block for
+/// long, instead of waking the instance's own.
+pub trait OpenInstance: Instance {
+    /// As [`Instance::execute`], but blocks for `limit` at most, and computes only shortly. What
+    /// takes longer is left open.
+    ///
+    /// # Errors
+    /// Any error that concerns all requests of the batch.
+    fn begin(
+        &mut self,
+        model: &Self::Model,
+        batch: &Batch<'_>,
+        limit: Duration,
+    ) -> Result<Progress, Error>;
+
+    /// Goes on with the batch that was left open, as long as it takes. No other call comes in
+    /// between. `batch` has the same requests in the same order.
+    ///
+    /// # Errors
+    /// Any error that concerns all requests of the batch.
+    fn end(&mut self, model: &Self::Model, batch: &Batch<'_>) -> Result<(), Error>;
 }
 
 /// A model that knows whether it can still serve; [`export_backend!`](crate::export_backend) with

@@ -35,15 +35,15 @@ pub struct Batch<'b> {
 impl<'b> Batch<'b> {
     /// # Safety
     /// The instance is live and the requests are owned by this execution and used by this thread
-    /// alone during `'b`; `slots` has as many entries, all fresh. `factories` are those of the
-    /// instance.
+    /// alone during `'b`; `slots` has as many entries, all fresh, or as an execution of the same
+    /// requests left them that is open. `factories` are those of the instance.
     pub(crate) unsafe fn new(
         instance: *mut abi::TRITONBACKEND_ModelInstance,
         requests: &'b [NonNull<abi::TRITONBACKEND_Request>],
         slots: &'b [Slot],
         max_batch_size: i64,
         is_decoupled: bool,
-        exec_start_ns: u64,
+        start: ExecutionStart,
         factories: &'b Arc<Factories>,
     ) -> Self {
         Batch {
@@ -52,8 +52,8 @@ impl<'b> Batch<'b> {
             slots,
             max_batch_size,
             is_decoupled,
-            exec_start_ns,
-            compute_start_ns: Cell::new(0),
+            exec_start_ns: start.exec_ns,
+            compute_start_ns: Cell::new(start.compute_ns),
             compute_end_ns: Cell::new(0),
             factories,
             exclusive: PhantomData,
@@ -98,6 +98,17 @@ impl<'b> Batch<'b> {
         let input = request.input_at(0)?;
         let rows = input.shape().first().copied().unwrap_or(1);
         usize::try_from(rows).map_err(|_| Error::internal("negative batch dimension"))
+    }
+
+    /// What an execution that is left open goes on with.
+    pub(crate) fn open(self) -> OpenBatch {
+        OpenBatch {
+            requests: self.requests.to_vec(),
+            start: ExecutionStart {
+                exec_ns: self.exec_start_ns,
+                compute_ns: self.compute_start_ns.get(),
+            },
+        }
     }
 
     /// Marks the end of input gathering and the start of computation.
@@ -225,6 +236,19 @@ impl<'b> Batch<'b> {
             }
         }
     }
+}
+
+/// The requests of an execution that is left open.
+pub(crate) struct OpenBatch {
+    pub(crate) requests: Vec<NonNull<abi::TRITONBACKEND_Request>>,
+    pub(crate) start: ExecutionStart,
+}
+
+/// When an execution began, and when its computation did; 0: not yet.
+#[derive(Clone, Copy)]
+pub(crate) struct ExecutionStart {
+    pub(crate) exec_ns: u64,
+    pub(crate) compute_ns: u64,
 }
 
 /// Ends the responses of a decoupled request without a further one.

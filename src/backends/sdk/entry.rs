@@ -10,14 +10,16 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::Duration;
 
 use conch_abi as abi;
 
 use crate::Error;
 use crate::backend::{
-    Attributes, Backend, BackendContext, Instance, InstanceContext, Model, ModelContext, Ready,
+    Attributes, Backend, BackendContext, Instance, InstanceContext, Model, ModelContext,
+    OpenInstance, Progress, Ready,
 };
-use crate::batch::Batch;
+use crate::batch::{Batch, ExecutionStart, OpenBatch};
 use crate::clock::monotonic_ns;
 use crate::factory::Factories;
 use crate::guard::{guard, panic_error};
@@ -43,6 +45,8 @@ struct InstanceCell<I: Instance> {
     model: NonNull<ModelCell<I::Model>>,
     /// Kept between executions, so that a steady load allocates nothing here.
     slots: Vec<Slot>,
+    /// What an execution left open.
+    open: Option<OpenBatch>,
     factories: Arc<Factories>,
 }
 
@@ -183,6 +187,7 @@ pub unsafe fn instance_initialize<I: Instance>(
             instance: I::initialize(&model.model, &context)?,
             model: NonNull::from(model),
             slots: Vec::new(),
+            open: None,
             // SAFETY: Finalize, before which the instance is live, waits for the factories.
             factories: unsafe { Factories::new(raw) },
         }));
@@ -226,25 +231,82 @@ pub unsafe fn instance_execute<I: Instance>(
     requests: *mut *mut abi::TRITONBACKEND_Request,
     request_count: u32,
 ) -> RawError {
-    let exec_start_ns = monotonic_ns();
-    let mut state: *mut c_void = ptr::null_mut();
-    // SAFETY: the instance is live; its state is the box of `instance_initialize`, used by one
-    // execution at a time.
-    let cell = unsafe {
-        let found = Error::check(abi::TRITONBACKEND_ModelInstanceState(raw, &raw mut state));
-        match (found, state.cast::<InstanceCell<I>>().as_mut()) {
-            (Err(error), _) => return error.into_raw(),
-            (Ok(()), None) => return Error::internal("instance without a state").into_raw(),
-            (Ok(()), Some(cell)) => cell,
-        }
+    let begin = |instance: &mut I, model: &I::Model, batch: &Batch<'_>| {
+        instance.execute(model, batch).map(|()| Progress::Done)
     };
-    if requests.is_null() || request_count == 0 {
+    // SAFETY: by this function's contract.
+    match unsafe { begin_execution(raw, requests, request_count, begin) } {
+        Ok(_) => ptr::null_mut(),
+        Err(error) => error,
+    }
+}
+
+/// # Safety
+/// As for `CONCH_ModelInstanceExecuteBegin`: as [`instance_execute`], and `is_open` is writable.
+pub unsafe fn instance_execute_begin<I: OpenInstance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+    wait_ns: u64,
+    is_open: *mut bool,
+) -> RawError {
+    let limit = Duration::from_nanos(wait_ns);
+    let begin =
+        |instance: &mut I, model: &I::Model, batch: &Batch<'_>| instance.begin(model, batch, limit);
+    // SAFETY: by this function's contract.
+    match unsafe { begin_execution(raw, requests, request_count, begin) } {
+        Ok(progress) => {
+            // SAFETY: by this function's contract.
+            unsafe { is_open.write(progress == Progress::Open) };
+            ptr::null_mut()
+        }
+        Err(error) => error,
+    }
+}
+
+/// # Safety
+/// As for `CONCH_ModelInstanceExecuteEnd`: the instance is live and was left open.
+pub unsafe fn instance_execute_end<I: OpenInstance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+) -> RawError {
+    // SAFETY: by this function's contract.
+    let cell = match unsafe { executing::<I>(raw) } {
+        Ok(cell) => cell,
+        Err(error) => return error.into_raw(),
+    };
+    let Some(open) = cell.open.take() else {
         return ptr::null_mut();
+    };
+    // SAFETY: the requests are the backend's since the execution began; the slots are as that left
+    // them.
+    let (batch, instance, model) = unsafe { parts(raw, cell, &open.requests, open.start) };
+    let result = caught(|| instance.end(model, &batch));
+    batch.finish(result)
+}
+
+/// Executes by `begin`, and keeps what that leaves open.
+///
+/// # Safety
+/// As [`instance_execute`].
+unsafe fn begin_execution<I: Instance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+    begin: impl FnOnce(&mut I, &I::Model, &Batch<'_>) -> Result<Progress, Error>,
+) -> Result<Progress, RawError> {
+    let start = ExecutionStart {
+        exec_ns: monotonic_ns(),
+        compute_ns: 0,
+    };
+    // SAFETY: by this function's contract.
+    let cell = unsafe { executing::<I>(raw) }.map_err(Error::into_raw)?;
+    if requests.is_null() || request_count == 0 {
+        return Ok(Progress::Done);
     }
     // SAFETY: the caller's array. It may hold nulls, so it is read as such first.
     let requests = unsafe { std::slice::from_raw_parts(requests, request_count as usize) };
     if requests.iter().any(|request| request.is_null()) {
-        return Error::internal("null request given to the backend").into_raw();
+        return Err(Error::internal("null request given to the backend").into_raw());
     }
     // SAFETY: the same array, now known to hold no nulls; NonNull has the layout of a pointer.
     let requests = unsafe {
@@ -255,13 +317,57 @@ pub unsafe fn instance_execute<I: Instance>(
             requests.len(),
         )
     };
-    // SAFETY: the model's box outlives its instances.
-    let model = unsafe { cell.model.as_ref() };
-
     cell.slots.clear();
     cell.slots.resize_with(requests.len(), Slot::default);
-    // SAFETY: instance and requests are live and this thread's until Execute returns; there is one
-    // fresh slot per request.
+    let open = {
+        // SAFETY: the requests are live and this thread's until Execute returns, or the backend's
+        // if it leaves them open; there is one fresh slot per request.
+        let (batch, instance, model) = unsafe { parts(raw, cell, requests, start) };
+        match caught(|| begin(instance, model, &batch)) {
+            Ok(Progress::Open) => batch.open(),
+            result => {
+                let error = batch.finish(result.map(drop));
+                return match error.is_null() {
+                    true => Ok(Progress::Done),
+                    false => Err(error),
+                };
+            }
+        }
+    };
+    cell.open = Some(open);
+    Ok(Progress::Open)
+}
+
+/// # Safety
+/// The instance is live, and its state is the box of `instance_initialize`, used by one execution
+/// at a time.
+unsafe fn executing<'s, I: Instance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+) -> Result<&'s mut InstanceCell<I>, Error> {
+    let mut state: *mut c_void = ptr::null_mut();
+    // SAFETY: by this function's contract.
+    unsafe {
+        Error::check(abi::TRITONBACKEND_ModelInstanceState(raw, &raw mut state))?;
+        state
+            .cast::<InstanceCell<I>>()
+            .as_mut()
+            .ok_or_else(|| Error::internal("instance without a state"))
+    }
+}
+
+/// What a call that executes needs.
+///
+/// # Safety
+/// As [`Batch::new`].
+unsafe fn parts<'c, I: Instance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    cell: &'c mut InstanceCell<I>,
+    requests: &'c [NonNull<abi::TRITONBACKEND_Request>],
+    start: ExecutionStart,
+) -> (Batch<'c>, &'c mut I, &'c I::Model) {
+    // SAFETY: the model's box outlives its instances.
+    let model = unsafe { cell.model.as_ref() };
+    // SAFETY: by this function's contract.
     let batch = unsafe {
         Batch::new(
             raw,
@@ -269,20 +375,21 @@ pub unsafe fn instance_execute<I: Instance>(
             &cell.slots,
             model.max_batch_size,
             model.is_decoupled,
-            exec_start_ns,
+            start,
             &cell.factories,
         )
     };
-    let instance = &mut cell.instance;
-    let result = catch_unwind(AssertUnwindSafe(|| instance.execute(&model.model, &batch)))
-        .unwrap_or_else(|panic| {
-            // Some of the requests may have their answers, so that the server does not learn that
-            // the others failed together.
-            let error = panic_error(&*panic);
-            crate::log!(crate::log::Level::Error, "{}", error.message());
-            Err(error)
-        });
-    batch.finish(result)
+    (batch, &mut cell.instance, &model.model)
+}
+
+/// A panic as an error. Some of the requests may have their answers, so that the server does not
+/// learn that the others failed together.
+fn caught<R>(call: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let error = panic_error(&*panic);
+        crate::log!(crate::log::Level::Error, "{}", error.message());
+        Err(error)
+    })
 }
 
 /// # Safety
@@ -350,9 +457,47 @@ unsafe fn drop_box<T>(state: *mut c_void) {
 /// `libtriton_<backend>.so`.
 ///
 /// `export_backend!(Type, ready)` also exports the readiness hook, for which the backend's model
-/// implements [`Ready`].
+/// implements [`Ready`]. `export_backend!(Type, open)` also exports executions in two parts, for
+/// which its instance implements [`OpenInstance`]. Both: `export_backend!(Type, open, ready)`.
 #[macro_export]
 macro_rules! export_backend {
+    ($backend:ty, open $(, $more:ident)?) => {
+        $crate::export_backend!($backend $(, $more)?);
+
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn CONCH_ModelInstanceExecuteBegin(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                requests: *mut *mut abi::TRITONBACKEND_Request,
+                request_count: u32,
+                wait_ns: u64,
+                is_open: *mut bool,
+            ) -> *mut abi::TRITONSERVER_Error {
+                // SAFETY: both contracts are that of the header.
+                unsafe {
+                    entry::instance_execute_begin::<Instance>(
+                        instance,
+                        requests,
+                        request_count,
+                        wait_ns,
+                        is_open,
+                    )
+                }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn CONCH_ModelInstanceExecuteEnd(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            ) -> *mut abi::TRITONSERVER_Error {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_execute_end::<Instance>(instance) }
+            }
+        };
+    };
     ($backend:ty, ready) => {
         $crate::export_backend!($backend);
 

@@ -40,7 +40,7 @@ mod trace;
 
 pub use backend::{
     Attributes, Backend, BackendContext, Instance, InstanceContext, Kind, Model, ModelContext,
-    Ready,
+    OpenInstance, Progress, Ready,
 };
 pub use batch::Batch;
 pub use batch_tensor::{BatchInput, BatchInputKind, BatchOutput};

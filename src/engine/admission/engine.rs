@@ -9,6 +9,7 @@ use crate::admission::submit::admit;
 use crate::limits::{AdmissionLimits, Tenant};
 use crate::model::registry::Registry;
 use crate::model::version::Pin;
+use crate::request::inline::InlineOffer;
 use crate::{
     Completion, CorrelationId, Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle,
     SequenceFlags, Timestamps,
@@ -146,9 +147,10 @@ impl Engine {
         completion: &Arc<dyn Completion>,
         slot: u64,
         timestamps: Timestamps,
+        offer: &mut InlineOffer,
     ) -> Result<RequestHandle, Error> {
         let handle = admit(permit, draft, completion, slot, timestamps)?;
-        handle.shared().model.submit(Arc::clone(&handle))?;
+        handle.shared().model.submit(Arc::clone(&handle), offer)?;
         Ok(handle)
     }
 }

@@ -15,6 +15,7 @@ use crate::cache::{CacheKey, CacheService, CachedResponse, key};
 use crate::clock::monotonic_ns;
 use crate::model::stats::FailureReason;
 use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
+use crate::request::inline::InlineOffer;
 use crate::request::refusal::refuse;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
@@ -46,10 +47,10 @@ impl Executor for CachedExecutor {
         }
     }
 
-    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+    fn submit(&self, handle: RequestHandle, offer: &mut InlineOffer) -> Result<(), SubmitRefusal> {
         match handle.shared().features.deposit {
             Some(_) => self.0.submit(handle),
-            None => self.0.executor.submit(handle),
+            None => self.0.executor.submit(handle, offer),
         }
     }
 
@@ -69,7 +70,7 @@ impl ModelCache {
         let claimed =
             (!self.executor.is_closed()).then(|| handle.claim(ClaimReason::Execute, None));
         let Some(live) = claimed.flatten() else {
-            return self.executor.submit(handle);
+            return self.executor.submit(handle, &mut InlineOffer::none());
         };
         let caching = &self.caching;
         if caching.cache.is_instant() && key::byte_count(&live) <= HASHED_HERE_BYTES_MAX {
@@ -89,7 +90,7 @@ impl ModelCache {
         let job: CacheJob = Box::new(move || member.look_up(&own));
         if caching.threads.post(job).is_err() {
             // The server stops, and the model refuses it.
-            return self.executor.submit(handle);
+            return self.executor.submit(handle, &mut InlineOffer::none());
         }
         Ok(())
     }
@@ -155,7 +156,7 @@ impl ModelCache {
             }
         }
         match lay_down(live) {
-            Some(handle) => self.executor.submit(handle),
+            Some(handle) => self.executor.submit(handle, &mut InlineOffer::none()),
             None => Ok(()),
         }
     }

@@ -192,7 +192,8 @@ impl Bed {
             ..Timestamps::default()
         };
         let handle = crate::testing::admit(&self.version, drafted, &completion, slot, timestamps)?;
-        self.version.submit(Arc::clone(&handle))?;
+        self.version
+            .submit(Arc::clone(&handle), &mut crate::InlineOffer::none())?;
         Ok(handle)
     }
 

@@ -28,6 +28,7 @@ pub use crate::ensemble::run_queue::TURN_MAX;
 use crate::model::registry::{Registry, Snapshot};
 use crate::model::version::{Pin, Rejected};
 use crate::request::context::{Executor, SubmitRefusal};
+use crate::request::inline::InlineOffer;
 use crate::request::refusal::stopping;
 use crate::threads::timer_thread::TimerThread;
 use crate::{Error, ModelVersion, RequestHandle, admission};
@@ -154,7 +155,7 @@ impl Ensemble {
 }
 
 impl Executor for Ensemble {
-    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+    fn submit(&self, handle: RequestHandle, _offer: &mut InlineOffer) -> Result<(), SubmitRefusal> {
         match self.own.upgrade().filter(|_| !self.is_closed()) {
             Some(own) => Execution::begin(&own, handle),
             None => return Err(stopping(&handle)),

@@ -18,6 +18,7 @@ use crate::gpus::GpuHost;
 use crate::request::context::RequestHandle;
 use crate::request::draft::{Draft, DraftInput};
 use crate::request::features::DeviceOutputs;
+use crate::request::inline::InlineOffer;
 use crate::request::messages::RequestIdPrefix;
 use crate::request::timestamps::Timestamps;
 use crate::request::trace::Trace;
@@ -61,7 +62,7 @@ impl Execution {
             let slot = handle.shared().slot;
             let model = Arc::clone(&handle.shared().model);
             model
-                .submit(handle)
+                .submit(handle, &mut InlineOffer::none())
                 .inspect_err(|_| self.state().free(slot))
         });
         if let Err(error) = submitted {

@@ -7,6 +7,7 @@ pub mod progress;
 pub mod queue;
 pub mod rate_limiter;
 pub mod revision;
+pub(crate) mod seat;
 pub mod sequence_answers;
 pub mod submit;
 pub mod warm_up;

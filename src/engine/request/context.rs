@@ -20,6 +20,7 @@ use crate::model::stats::ExecutionSpan;
 use crate::model::version::{InFlightPermit, PendingPermit, Rejected};
 use crate::request::ensemble_run::StepGuard;
 use crate::request::features::RequestFeatures;
+use crate::request::inline::InlineOffer;
 use crate::request::observer::{ReleaseGuard, RequestObserver};
 use crate::request::response_turn::ResponseTurn;
 use crate::{
@@ -134,11 +135,12 @@ pub trait Executor: Send + Sync {
         None
     }
 
-    /// Takes an admitted request. Its completion may be called before this returns.
+    /// Takes an admitted request. Its completion may be called before this returns. If it takes the
+    /// `offer` to execute, nobody else may see to the request.
     ///
     /// # Errors
     /// UNAVAILABLE once it is closed or where the queue is full.
-    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal>;
+    fn submit(&self, handle: RequestHandle, offer: &mut InlineOffer) -> Result<(), SubmitRefusal>;
 
     /// Whether it takes no more requests, or none that start anything.
     fn is_closed(&self) -> bool;

@@ -5,6 +5,7 @@ pub mod correlation_id;
 pub mod draft;
 pub(crate) mod ensemble_run;
 pub mod features;
+pub mod inline;
 pub mod messages;
 pub mod observer;
 pub mod parameter;

@@ -175,7 +175,11 @@ mod tests {
         assert_eq!(diary.read(), [""; 0]);
         // Not submitted: the model has no cores.
         let handle = handle(&model, &diary, &recorder);
-        assert!(model.submit(handle).is_err());
+        assert!(
+            model
+                .submit(handle, &mut crate::InlineOffer::none())
+                .is_err()
+        );
         assert_eq!(diary.read(), ADMITTED);
     }
 

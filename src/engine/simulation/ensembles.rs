@@ -162,7 +162,7 @@ impl EnsembleSimulation {
             is_final: false,
         });
         model
-            .submit(handle)
+            .submit(handle, &mut crate::InlineOffer::none())
             .map_err(|error| format!("{number} is refused: {}", error.message))
     }
 

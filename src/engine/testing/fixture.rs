@@ -10,6 +10,7 @@ use crate::execution::cores::{InstancePlan, instance_counts};
 use crate::execution::queue::ModelQueue;
 use crate::model::labels::Labels;
 use crate::request::context::{Executor, SubmitRefusal};
+use crate::request::inline::InlineOffer;
 use crate::request::refusal::stopping;
 use crate::threads::timer_thread::TimerThread;
 use crate::{
@@ -76,7 +77,7 @@ pub fn queued(
 struct NoExecutor;
 
 impl Executor for NoExecutor {
-    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+    fn submit(&self, handle: RequestHandle, _offer: &mut InlineOffer) -> Result<(), SubmitRefusal> {
         Err(stopping(&handle))
     }
 

@@ -18,8 +18,8 @@ use conch_engine::request::messages::RequestIdPrefix;
 use conch_engine::request::trace::Trace;
 use conch_engine::threads::timer_thread::TimerThread;
 use conch_engine::{
-    Code, Completion, CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter,
-    ParameterValue, RequestHandle, RequestObserver, RequestTarget, SequenceFlags, Shape,
+    Code, Completion, CorrelationId, Draft, DraftInput, Error, InlineOffer, ModelVersion,
+    Parameter, ParameterValue, RequestHandle, RequestObserver, RequestTarget, SequenceFlags, Shape,
     Timestamps, WeakRequestHandle,
 };
 use conch_memory::{Budget, ByteView, MemoryKind, MemoryPlace};
@@ -91,7 +91,7 @@ impl Submission {
     /// # Errors
     /// Why the model takes no request.
     pub(crate) fn submit(self) -> Result<(), Error> {
-        self.model.submit(self.handle)
+        self.model.submit(self.handle, &mut InlineOffer::none())
     }
 }
 

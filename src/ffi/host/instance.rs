@@ -1,17 +1,20 @@
 //! An instance of a model: what `TRITONBACKEND_ModelInstance*` points to, and the walk of a batch
 //! through it.
 //!
-//! Created, executed and dropped on its core's thread.
+//! Created and dropped on its core's thread, executed there or by a thread in its place.
 
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::Duration;
 
 use conch_abi as abi;
 use conch_config::InstanceKind;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::{Batch, Error, Instance, InstanceSpec, PendingResponses, ReadinessCheck};
+use conch_engine::{
+    Batch, Error, Instance, InstanceSpec, PendingResponses, Progress, ReadinessCheck,
+};
 use conch_log as log;
 
 use super::child_processes::ChildProcesses;
@@ -141,8 +144,18 @@ pub(crate) struct InstanceHandle {
 #[derive(Default)]
 struct RequestArray(Vec<*mut abi::TRITONBACKEND_Request>);
 
-// SAFETY: empty whenever the instance moves between threads: `execute` fills and clears it.
+// SAFETY: empty whenever the instance moves between threads: `execute` and `begin` fill and clear
+// it.
 unsafe impl Send for RequestArray {}
+
+impl RequestArray {
+    /// The array and its length.
+    fn as_arguments(&mut self) -> (&mut [*mut abi::TRITONBACKEND_Request], u32) {
+        // Batches are bounded by max_batch_size, which is an i32 in the configuration.
+        let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        (&mut self.0, count)
+    }
+}
 
 impl InstanceHandle {
     /// Initialises an instance. Blocks as long as the backend does.
@@ -234,23 +247,93 @@ impl InstanceHandle {
 
 impl Instance for InstanceHandle {
     fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
-        if let Err(error) = self.lend(batch) {
-            for live in batch.drain(..) {
-                pending.push(live.shared(), Some(Err(error.clone())), true);
-            }
+        if !self.try_lend(batch, pending) {
             return;
         }
         let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
         let function = self.loaded.model.backend().entry_points().execute;
-        let handles = &mut self.handles.0;
-        // Batches are bounded by max_batch_size, which is an i32 in the configuration.
-        let count = u32::try_from(handles.len()).unwrap_or(u32::MAX);
+        let (handles, count) = self.handles.as_arguments();
         let result = execution::run(self.loaded.number, pending, || {
             // SAFETY: this instance's entry point and handle, executed by this thread alone; each
             // handle is live and owns an `Arc`.
             unsafe { guard::execute(function, instance, handles, count) }
         });
+        self.conclude(result, pending);
+    }
+
+    fn can_begin(&self) -> bool {
+        let entry_points = self.loaded.model.backend().entry_points();
+        // What lies on a GPU takes copies, which are waited for.
+        entry_points.execute_open.is_some() && self.loaded.gpu().is_none()
+    }
+
+    fn begin(
+        &mut self,
+        batch: &mut Batch,
+        pending: &mut PendingResponses,
+        limit: Duration,
+    ) -> Progress {
+        let Some(functions) = self.loaded.model.backend().entry_points().execute_open else {
+            self.execute(batch, pending);
+            return Progress::Done;
+        };
+        if !self.try_lend(batch, pending) {
+            return Progress::Done;
+        }
+        let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
+        let wait_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let (handles, count) = self.handles.as_arguments();
+        let result = execution::run(self.loaded.number, pending, || {
+            // SAFETY: as in `execute`.
+            unsafe { guard::execute_begin(functions.begin, instance, handles, count, wait_ns) }
+        });
+        if let Ok(true) = result {
+            self.handles.0.clear();
+            return Progress::Open;
+        }
+        self.conclude(result.map(|_| ()), pending);
+        Progress::Done
+    }
+
+    fn end(&mut self, pending: &mut PendingResponses) {
+        let Some(functions) = self.loaded.model.backend().entry_points().execute_open else {
+            return;
+        };
+        let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
+        let result = execution::run(self.loaded.number, pending, || {
+            // SAFETY: this instance's entry point and handle, executed by this thread alone; it has
+            // begun a batch and left it open.
+            unsafe { guard::call1(functions.end, instance) }
+        });
+        self.conclude(result, pending);
+    }
+
+    fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
+        let child_processes =
+            || Some(Arc::clone(self.child_processes.as_ref()?) as Arc<dyn ReadinessCheck>);
+        self.hook_guard
+            .as_ref()
+            .map(HookGuard::readiness_check)
+            .or_else(child_processes)
+    }
+}
+
+impl InstanceHandle {
+    /// Lends the batch, or answers its requests with what keeps it from that.
+    fn try_lend(&mut self, batch: &mut Batch, pending: &mut PendingResponses) -> bool {
+        let Err(error) = self.lend(batch) else {
+            return true;
+        };
+        for live in batch.drain(..) {
+            pending.push(live.shared(), Some(Err(error.clone())), true);
+        }
+        false
+    }
+
+    /// Takes back what an execution left, after its last call.
+    fn conclude(&mut self, result: Result<(), Error>, pending: &mut PendingResponses) {
         if let Err(error) = result {
+            let count = self.source.len();
             if let Ok(facts) = self.loaded.model.facts() {
                 facts.log_limiter.tell(
                     monotonic_ns(),
@@ -269,15 +352,6 @@ impl Instance for InstanceHandle {
             }
         }
         self.collect();
-    }
-
-    fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
-        let child_processes =
-            || Some(Arc::clone(self.child_processes.as_ref()?) as Arc<dyn ReadinessCheck>);
-        self.hook_guard
-            .as_ref()
-            .map(HookGuard::readiness_check)
-            .or_else(child_processes)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use conch_abi as abi;
+use conch_abi::{CONCH_ModelInstanceExecuteBeginFn, CONCH_ModelInstanceExecuteEndFn};
 use conch_engine::Error;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -17,6 +18,15 @@ pub(crate) struct EntryPoints {
     pub(crate) instance_finalize: Option<abi::TRITONBACKEND_ModelInstanceFinalizeFn>,
     pub(crate) execute: abi::TRITONBACKEND_ModelInstanceExecuteFn,
     pub(crate) ready: Option<abi::TRITONBACKEND_ModelInstanceReadyFn>,
+    /// Both or none.
+    pub(crate) execute_open: Option<OpenExecution>,
+}
+
+/// How a backend executes in two parts.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenExecution {
+    pub(crate) begin: CONCH_ModelInstanceExecuteBeginFn,
+    pub(crate) end: CONCH_ModelInstanceExecuteEndFn,
 }
 
 /// Opens the library and looks its entry points up. Runs the library's constructors.
@@ -37,9 +47,22 @@ pub(crate) fn open(path: &Path) -> Result<(Library, EntryPoints), Error> {
             instance_finalize: optional(&library, "TRITONBACKEND_ModelInstanceFinalize"),
             execute: required(&library, "TRITONBACKEND_ModelInstanceExecute")?,
             ready: optional(&library, "TRITONBACKEND_ModelInstanceReady"),
+            execute_open: open_execution(&library),
         }
     };
     Ok((library, entry_points))
+}
+
+/// # Safety
+/// The functions, if the library has them, are what `conch/extension.h` says.
+unsafe fn open_execution(library: &Library) -> Option<OpenExecution> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        Some(OpenExecution {
+            begin: optional(library, "CONCH_ModelInstanceExecuteBegin")?,
+            end: optional(library, "CONCH_ModelInstanceExecuteEnd")?,
+        })
+    }
 }
 
 /// Opens a shared library. Runs its constructors.

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use conch_engine::clock;
+use conch_engine::{InlineTurn, Progress, clock};
 use conch_sync::{Messages, Receiver};
 
 /// The longest wait.
@@ -36,6 +36,8 @@ pub(crate) struct BriefWait {
     /// When the first wait of the turn began; 0 before it.
     turn_begin_ns: Cell<u64>,
     awaits_reply: Cell<bool>,
+    /// What the shard is to execute itself, if its queue took the offer.
+    turn: Cell<Option<InlineTurn>>,
     replies: Frequency,
     requests: Frequency,
 }
@@ -53,6 +55,7 @@ impl BriefWait {
             is_enabled,
             turn_begin_ns: Cell::new(0),
             awaits_reply: Cell::new(false),
+            turn: Cell::new(None),
             replies: Frequency::default(),
             requests: Frequency::default(),
         }
@@ -64,6 +67,25 @@ impl BriefWait {
         let awaits = self.is_enabled && is_alone && self.replies.is_due() && self.may_begin();
         self.awaits_reply.set(awaits);
         awaits
+    }
+
+    /// What the shard owes the queue of the request that it expects a reply to.
+    pub(super) fn owe(&self, turn: Option<InlineTurn>) {
+        if turn.is_some() {
+            self.turn.set(turn);
+        }
+    }
+
+    /// Executes in place of a core what the shard owes, for the longest wait at most. True if that
+    /// brought the reply, or left it to a core after that time: either way it is not waited for.
+    pub(super) fn execute_owed(&self) -> bool {
+        let turn = self.turn.take();
+        let progress = turn.and_then(|turn| turn.run(Duration::from_nanos(WAIT_NS_MAX)));
+        if let Some(progress) = progress {
+            self.awaits_reply.set(false);
+            self.replies.learn(progress == Progress::Done);
+        }
+        progress.is_some()
     }
 
     /// Something else brought messages.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use conch_engine::gpus::GpuHost;
 use conch_engine::model::registry::Snapshot;
 use conch_engine::{
-    Draft, Error, ModelVersion, RequestHandle, RequestTarget, Tenant, Timestamps, clock,
+    Draft, Error, INLINE_BYTES_MAX, InlineOffer, ModelVersion, RequestHandle, RequestTarget,
+    Tenant, Timestamps, clock,
 };
 
 use super::ensure_loaded::HeldPermit;
@@ -126,10 +127,21 @@ impl Shard {
             self.link.disarm();
             self.wake_pump();
         }
+        let mut byte_count = 0usize;
         for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
             chunk.mark_complete();
+            byte_count = byte_count.saturating_add(chunk.len());
         }
-        let submitted = engine.submit(permit, draft, &self.completion, slot, timestamps);
+        let mut offer = InlineOffer::new(is_awaited && byte_count <= INLINE_BYTES_MAX);
+        let submitted = engine.submit(
+            permit,
+            draft,
+            &self.completion,
+            slot,
+            timestamps,
+            &mut offer,
+        );
+        self.brief_wait.owe(offer.into_turn());
         if submitted.is_err() {
             self.in_flight.borrow_mut().release(slot);
         }

@@ -201,10 +201,16 @@ impl Shard {
                 handled_count = 0;
                 continue;
             }
-            let offered = self.yield_policy.offer(|| {
+            let mut look = || {
                 let messages = receiver.take();
                 (!messages.is_empty()).then_some(messages)
-            });
+            };
+            let offered = if self.brief_wait.execute_owed() {
+                self.yield_policy.forget();
+                look()
+            } else {
+                self.yield_policy.offer(look)
+            };
             if offered.is_some() {
                 self.brief_wait.forget_reply();
             }

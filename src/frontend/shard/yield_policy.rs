@@ -53,6 +53,11 @@ impl YieldPolicy {
         self.is_wished.get()
     }
 
+    /// There is nothing to wait for.
+    pub(super) fn forget(&self) {
+        self.is_wished.set(false);
+    }
+
     /// Offers the CPU if that was wished, until `look` finds something or patience ends.
     pub(super) fn offer<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.is_wished.take() {

@@ -231,6 +231,59 @@ fn without_a_notification_work_for_another_is_lost() {
     named(&[1], false, false);
 }
 
+/// One worker; one producer that submits, and one that pushes and then drives the scheduler itself,
+/// or if `is_left` wakes a worker.
+fn pushed(is_left: bool) {
+    const COUNT: u64 = 2;
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(move || {
+        let pool = Arc::new(WorkerPool::<Item, Pairs>::new(Pairs::default(), 1));
+        let clock = Jumping(Arc::new(Untracked::new(1)));
+        let executed = Arc::new(Untracked::new(0));
+        let count = {
+            let (pool, executed) = (Arc::clone(&pool), Arc::clone(&executed));
+            move |batch| {
+                if executed.fetch_add(batch, Ordering::Relaxed) + batch == COUNT {
+                    pool.close();
+                }
+            }
+        };
+        let core = thread::spawn({
+            let (pool, clock, count) = (Arc::clone(&pool), clock.clone(), count.clone());
+            move || {
+                let mut worker = pool.worker(0, Spin::OFF);
+                while let Some(turn) = pool.next(&mut worker, &clock, Pairs::drive) {
+                    count(turn.batch);
+                }
+            }
+        });
+        let other = thread::spawn({
+            let pool = Arc::clone(&pool);
+            move || drop(pool.submit(Node::new(())))
+        });
+        assert!(pool.push(Node::new(())).is_ok());
+        if is_left {
+            pool.wake_one();
+        } else if let Some((Some(batch), _)) = pool.try_drive(&clock, Pairs::drive) {
+            count(batch);
+        }
+        other.join().unwrap();
+        core.join().unwrap();
+        assert_eq!(executed.load(Ordering::Relaxed), COUNT);
+    });
+}
+
+#[test]
+fn what_a_producer_drives_itself_is_executed() {
+    pushed(false);
+}
+
+#[test]
+fn what_a_producer_leaves_to_workers_is_executed() {
+    pushed(true);
+}
+
 #[test]
 fn one_request_is_executed_at_its_deadline() {
     live::<true, true>(1, 1, false);

@@ -169,6 +169,31 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         Ok(())
     }
 
+    /// Adds `item` and wakes nobody. The caller has it looked at soon, by [`WorkerPool::try_drive`]
+    /// or [`WorkerPool::wake_one`]: until then, no worker may know of it, nor of what is submitted
+    /// after it.
+    ///
+    /// # Errors
+    /// As [`WorkerPool::submit`].
+    pub fn push(&self, item: L) -> Result<(), Refused<L>> {
+        if self.is_closing.load(Ordering::Relaxed) {
+            return Err(Refused::Closed(item));
+        }
+        self.inbox.push(item).map(drop)
+    }
+
+    /// Wakes an idle worker, if there is one, to look at what was pushed.
+    pub fn wake_one(&self) {
+        // Pairs with the fence of a worker about to park.
+        fence(Ordering::SeqCst);
+        self.idle.unpark_one();
+    }
+
+    /// Whether worker `core` is idle.
+    pub fn is_idle(&self, core: usize) -> bool {
+        self.idle.has(core)
+    }
+
     /// Whether no worker is idle: all execute, or are about to look.
     pub fn is_busy(&self) -> bool {
         !self.idle.has_any()

@@ -2,6 +2,7 @@
  * that both are to load looks them up with dlsym(RTLD_DEFAULT, name) and does without. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "triton/core/tritonbackend.h"
@@ -34,6 +35,17 @@ struct TRITONSERVER_Error* CONCH_MemoryChargeDelete(struct CONCH_MemoryCharge* c
 struct TRITONSERVER_Error* CONCH_OutputLend(
     struct TRITONBACKEND_Output* output, const void* base, uint64_t byte_size,
     void (*release)(void* userp), void* userp);
+
+/* A backend may export the following pair. The server then may call Begin instead of
+ * TRITONBACKEND_ModelInstanceExecute, from any thread, one at a time. It is the same but for its time:
+ * it blocks for `wait_ns` at most, and computes only shortly. What takes longer it leaves open: it
+ * returns success with `*is_open` true, and the backend keeps the requests. End is the next call for
+ * the instance then, on its own thread; it goes on to the end of the execution, and may return an
+ * error as TRITONBACKEND_ModelInstanceExecute may. */
+struct TRITONSERVER_Error* CONCH_ModelInstanceExecuteBegin(
+    struct TRITONBACKEND_ModelInstance* instance, struct TRITONBACKEND_Request** requests,
+    uint32_t request_count, uint64_t wait_ns, bool* is_open);
+struct TRITONSERVER_Error* CONCH_ModelInstanceExecuteEnd(struct TRITONBACKEND_ModelInstance* instance);
 
 #ifdef __cplusplus
 }

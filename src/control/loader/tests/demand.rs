@@ -90,7 +90,7 @@ fn infer(server: &Arc<Server>, name: &str, count: &Arc<Count>) -> Result<(), Err
     };
     let handle = conch_engine::admission::admit(permit, draft, &completion, 0, timestamps)?;
     let model = Arc::clone(&handle.shared().model);
-    model.submit(handle)
+    model.submit(handle, &mut conch_engine::InlineOffer::none())
 }
 
 #[test]

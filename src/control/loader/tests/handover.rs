@@ -180,7 +180,7 @@ fn submit(
     let completion = Arc::clone(heard) as Arc<dyn Completion>;
     let handle = admit(permit, draft, &completion, slot, timestamps)?;
     let model = Arc::clone(&handle.shared().model);
-    model.submit(handle)
+    model.submit(handle, &mut conch_engine::InlineOffer::none())
 }
 
 /// As a shard or an embedder does.

@@ -109,5 +109,12 @@ pub(super) fn submit_as(
     };
     let engine = server.engine();
     let permit = engine.enter(target, None)?;
-    engine.submit(permit, draft, completion, 0, timestamps)
+    engine.submit(
+        permit,
+        draft,
+        completion,
+        0,
+        timestamps,
+        &mut conch_engine::InlineOffer::none(),
+    )
 }

@@ -1,7 +1,6 @@
 //! The thread of a core: it makes its instances, executes batches until it is let go, and drops the
 //! instances.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 
@@ -11,18 +10,15 @@ use conch_sync::{SPIN_MAX_NS, Spin};
 
 use crate::backend::{self, Instance, InstanceSpec};
 use crate::execution::cores::plan::WorkerSpec;
-use crate::execution::queue::ModelQueue;
+use crate::execution::queue::{ModelQueue, Turn};
 use crate::execution::rate_limiter::ResourceHandle;
+use crate::execution::seat::{Seat, execute, panicked};
 use crate::execution::warm_up::WarmUp;
 use crate::gpus::GpuHost;
 use crate::model::readiness::check::ReadinessCheck;
-use crate::model::stats::FailureReason;
-use crate::request::refusal::refuse;
-use crate::request::request_log;
-use crate::request::request_log::RequestState;
 use crate::sequence::sequence_inputs::SequenceInputs;
 use crate::threads::placement::Placement;
-use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses};
+use crate::{Error, ModelVersion, OwnedRequest, PendingResponses};
 
 /// What a core says when its instances are there: their readiness hooks.
 pub(super) type WorkerReady = Result<Vec<Arc<dyn ReadinessCheck>>, Error>;
@@ -86,13 +82,14 @@ pub(super) fn run(
     match index {
         Some(index) if ordered.recv().is_ok() => {
             let worker = queue.worker(index, spin);
-            serve(
-                queue,
-                worker,
-                &mut instances,
-                &mut resource_handles,
-                sequence_inputs,
-            );
+            let seat = Arc::new(Seat::new(index, instances));
+            if resource_handles.is_empty() && sequence_inputs.is_none() {
+                queue.open_seat(&seat);
+            }
+            serve(queue, worker, &seat, &mut resource_handles, sequence_inputs);
+            queue.close_seat(&seat);
+            let mut pending = PendingResponses::default();
+            instances = std::mem::take(&mut seat.enter(&mut pending).instances);
         }
         // Others were made beside a failure.
         Some(_) => {}
@@ -149,7 +146,7 @@ impl WorkerStart {
 fn serve(
     queue: &Arc<ModelQueue>,
     mut worker: conch_sync::Worker,
-    instances: &mut [Box<dyn Instance>],
+    seat: &Seat,
     resource_handles: &mut [ResourceHandle],
     mut sequence_inputs: Option<SequenceInputs>,
 ) {
@@ -163,8 +160,13 @@ fn serve(
             None => resource_handles.get_mut(next),
             Some(_) => None,
         };
-        if !queue.next(&mut worker, resources, &mut output, &mut pending) {
-            break;
+        match queue.next(&mut worker, seat, resources, &mut output, &mut pending) {
+            Turn::Batch => {}
+            Turn::Call => {
+                drop(seat.enter(&mut pending));
+                continue;
+            }
+            Turn::Over => break,
         }
         if let Some(sequence_inputs) = &mut sequence_inputs {
             sequence_inputs.prepare(&mut output, &mut pending);
@@ -177,41 +179,20 @@ fn serve(
                 resources.acquire();
             }
         }
-        if let Some(instance) = instances.get_mut(next) {
+        let mut state = seat.enter(&mut pending);
+        if let Some(instance) = state.instances.get_mut(next) {
             execute(&mut **instance, &mut output.batch, &mut pending);
         }
+        let instance_count = state.instances.len();
+        drop(state);
         if (resource_handles.len() > 1 || sequence_inputs.is_some())
             && let Some(resources) = resource_handles.get_mut(next)
         {
             // The next turn is another instance's.
             resources.release(true);
         }
-        next = (next + 1) % instances.len().max(1);
+        next = (next + 1) % instance_count.max(1);
     }
-}
-
-/// One execution. A panic in the backend's adapter fails what is left of the batch, not the core.
-fn execute(instance: &mut dyn Instance, batch: &mut Batch, pending: &mut PendingResponses) {
-    if request_log::is_shown() {
-        for live in batch.iter().filter(|live| !live.is_null) {
-            let id = &live.shared().id;
-            request_log::log_change(id, RequestState::Pending, RequestState::Executing);
-        }
-    }
-    let executed = catch_unwind(AssertUnwindSafe(|| instance.execute(batch, pending)));
-    if !batch.is_empty() {
-        let error = match executed {
-            Ok(()) => Error::internal("the instance left the request unanswered"),
-            Err(panic) => panicked(&*panic),
-        };
-        conch_log::error!("an execution failed: {}", error.message);
-        for live in batch.drain(..) {
-            refuse(live, FailureReason::Other, error.clone(), pending);
-        }
-    } else if let Err(panic) = executed {
-        conch_log::error!("an execution failed: {}", panicked(&*panic).message);
-    }
-    pending.flush();
 }
 
 /// Drops one by one, so that a panic in one does not keep the others.
@@ -221,17 +202,6 @@ fn drop_instances(instances: Vec<Box<dyn Instance>>) {
             conch_log::error!("an instance failed to end: {}", panicked(&*panic).message);
         }
     }
-}
-
-fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let words = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::internal(format!(
-        "panic in the backend: {}",
-        words.unwrap_or("without a message")
-    ))
 }
 
 /// At most 15 bytes, the system's limit; the end of an instance's name tells it from the others.

@@ -2,12 +2,14 @@
 
 pub mod draining;
 mod hand_over;
+mod inline;
 mod submit;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use arc_swap::ArcSwapOption;
 use conch_log::LogLimiter;
 use conch_scheduler::{
     BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
@@ -21,6 +23,7 @@ use crate::execution::active_sequences::ActiveSequences;
 use crate::execution::batch_policy::BatchStrategyAdapter;
 use crate::execution::queue::draining::DrainingVersions;
 use crate::execution::rate_limiter::ResourceHandle;
+use crate::execution::seat::Seat;
 use crate::execution::sequence_answers::{returned, turn_away};
 use crate::model::admission_plan::preserves_order;
 use crate::request::refusal::{cancel, has_refusals, reject};
@@ -65,11 +68,25 @@ pub struct ModelQueue {
     /// Of sequences that start while they are under way.
     log_limiter: LogLimiter,
     config: Arc<conch_config::ResolvedConfig>,
+    /// A library of the model's own has a say in its batches.
+    has_strategy: bool,
+    /// Where threads that submit may execute.
+    inline_seat: ArcSwapOption<Seat>,
     /// Present under preserve-ordering.
     order: Option<Arc<ResponseOrder>>,
     /// Versions whose place its version took, for the sequences that go on there.
     pub draining_versions: DrainingVersions,
     own: Weak<ModelQueue>,
+}
+
+/// What a core is to do next.
+pub(crate) enum Turn {
+    /// Execute the batch.
+    Batch,
+    /// Enter its seat, where another thread left a batch open.
+    Call,
+    /// End.
+    Over,
 }
 
 impl ModelQueue {
@@ -85,6 +102,7 @@ impl ModelQueue {
         timer_thread: Arc<TimerThread>,
         strategy: Option<Box<dyn BatchStrategy>>,
     ) -> Result<Arc<ModelQueue>, Error> {
+        let has_strategy = strategy.is_some();
         let strategy = strategy.map(|strategy| Box::new(BatchStrategyAdapter(strategy)) as _);
         let mut scheduler = Scheduler::new(config, instance_counts, strategy)
             .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
@@ -100,15 +118,12 @@ impl ModelQueue {
         }
         let core_count_max = core_count_max(instance_counts.len());
         let mut returns = Vec::new();
-        let pool = match &scheduler {
-            Scheduler::Sequence(sequence) => {
-                if sequence.awaits() {
-                    returns.resize_with(core_count_max, Inbox::default);
-                }
-                WorkerPool::with_addressed_workers(scheduler, core_count_max)
-            }
-            _ => WorkerPool::new(scheduler, core_count_max),
-        };
+        if let Scheduler::Sequence(sequence) = &scheduler
+            && sequence.awaits()
+        {
+            returns.resize_with(core_count_max, Inbox::default);
+        }
+        let pool = WorkerPool::with_addressed_workers(scheduler, core_count_max);
         Ok(Arc::new_cyclic(|own| ModelQueue {
             pool,
             returns: returns.into(),
@@ -121,6 +136,8 @@ impl ModelQueue {
             has_growable_states: has_growable_states(config),
             log_limiter: LogLimiter::default(),
             config: Arc::clone(config),
+            has_strategy,
+            inline_seat: ArcSwapOption::empty(),
             order: preserves_order(config).then(Arc::default),
             draining_versions: DrainingVersions::default(),
             own: Weak::clone(own),
@@ -142,7 +159,7 @@ impl ModelQueue {
         self.pool.worker(core, spin)
     }
 
-    /// Waits for the next batch; false once the queue is closed and drained, or the core dismissed.
+    /// Waits for the next batch; over once the queue is closed and drained, or the core dismissed.
     /// Requests whose timeout passed are answered on the way.
     ///
     /// With a `resources` the batch forms once that is held, and what it held for the batch before
@@ -150,10 +167,11 @@ impl ModelQueue {
     pub(crate) fn next(
         &self,
         worker: &mut Worker,
+        seat: &Seat,
         resources: Option<&mut ResourceHandle>,
         output: &mut SchedulerOutput<OwnedRequest>,
         pending: &mut PendingResponses,
-    ) -> bool {
+    ) -> Turn {
         if let Some(resources) = resources {
             return self.next_limited(worker, resources, output, pending);
         }
@@ -164,16 +182,23 @@ impl ModelQueue {
             let turn = self
                 .pool
                 .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
+                    if seat.answers_call() {
+                        accept(scheduler, arrivals, now_ns, output);
+                        return (Some(true), scheduler.peek(now_ns, output));
+                    }
                     let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
                     let is_work = !output.batch.is_empty() || has_refusals(output);
-                    (is_work.then_some(()), poll_state)
+                    (is_work.then_some(false), poll_state)
                 });
             let Some(turn) = turn else {
                 return self.part_with(worker);
             };
             self.answer_unexecuted(turn.unwatched_deadline_ns, output, pending);
+            if turn.batch {
+                return Turn::Call;
+            }
             if !output.batch.is_empty() {
-                return true;
+                return Turn::Batch;
             }
         }
     }
@@ -184,7 +209,7 @@ impl ModelQueue {
         resources: &mut ResourceHandle,
         output: &mut SchedulerOutput<OwnedRequest>,
         pending: &mut PendingResponses,
-    ) -> bool {
+    ) -> Turn {
         let core = worker.core();
         if resources.is_held() {
             // At once for the next turn, if it will have work: otherwise others would get ahead of
@@ -224,7 +249,7 @@ impl ModelQueue {
                 });
             self.answer_unexecuted(deadline_of(visited).1, output, pending);
             if !output.batch.is_empty() {
-                return true;
+                return Turn::Batch;
             }
             // A sibling was faster, or has the lock.
             resources.release(false);
@@ -322,11 +347,11 @@ impl ModelQueue {
     }
 
     /// A core has no further batch.
-    fn part_with(&self, worker: &Worker) -> bool {
+    fn part_with(&self, worker: &Worker) -> Turn {
         if let Some(deadline_ns) = worker.unwatched_deadline_ns() {
             self.watch_deadline(deadline_ns);
         }
-        false
+        Turn::Over
     }
 
     /// Refuses requests that start a sequence; those under way may go on until

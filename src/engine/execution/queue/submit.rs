@@ -10,6 +10,7 @@ use conch_sync::{NEVER_NS, Refused};
 use crate::clock::monotonic_ns;
 use crate::execution::queue::ModelQueue;
 use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
+use crate::request::inline::InlineOffer;
 use crate::request::refusal::stopping;
 use crate::response_order::OrderedCompletion;
 use crate::{
@@ -39,7 +40,7 @@ impl Executor for ModelQueue {
     }
 
     /// Puts a request that has its pending permit into the queue, where an idle core finds it.
-    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+    fn submit(&self, handle: RequestHandle, offer: &mut InlineOffer) -> Result<(), SubmitRefusal> {
         let rejection_ns = self.rejection_ns(&handle.shared().facts);
         let member = handle.shared().member.as_ref();
         let started = member
@@ -48,7 +49,7 @@ impl Executor for ModelQueue {
         if started.is_some() && self.is_stopping() {
             return Err(stopping(&handle));
         }
-        match self.start_or_go_on(handle, started) {
+        match self.start_or_go_on(handle, started, offer) {
             Ok(()) => {
                 // Every core may be executing for longer than that.
                 if rejection_ns != NEVER_NS {
@@ -115,13 +116,14 @@ impl ModelQueue {
         &self,
         handle: RequestHandle,
         started: Option<SequenceKey>,
+        offer: &mut InlineOffer,
     ) -> Result<(), Refused<RequestHandle>> {
         let Some(key) = started else {
-            return self.push(handle);
+            return self.push(handle, offer);
         };
         // It may go on in a version that this one took the place of.
         self.draining_versions.end(&key);
-        self.push(handle)?;
+        self.push(handle, &mut InlineOffer::none())?;
         // Pairs with the fence of a hand-over: that has seen the request, or we see the table of
         // active sequences.
         fence(Ordering::SeqCst);
@@ -131,8 +133,20 @@ impl ModelQueue {
         Ok(())
     }
 
-    fn push(&self, handle: RequestHandle) -> Result<(), Refused<RequestHandle>> {
+    fn push(
+        &self,
+        handle: RequestHandle,
+        offer: &mut InlineOffer,
+    ) -> Result<(), Refused<RequestHandle>> {
         let is_member = handle.shared().member.is_some();
+        if !is_member
+            && offer.is_open()
+            && let Some(queue) = self.inline()
+        {
+            self.pool.push(handle)?;
+            offer.take(queue);
+            return Ok(());
+        }
         self.pool.submit(handle)?;
         if is_member && self.pool.is_busy() {
             // It may be one that is not to be queued at all, and nobody else looks before an

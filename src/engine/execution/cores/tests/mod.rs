@@ -1,13 +1,14 @@
 //! Cores with a backend whose executions the test lets go one by one.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use conch_config::{DataType, InstanceKind};
 
+mod inline;
 mod rate;
 
 use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
@@ -19,8 +20,8 @@ use crate::testing::{Recorder, draft, input, queued};
 use crate::threads::timer_thread::TimerThread;
 use crate::threads::topology::Topology;
 use crate::{
-    Batch, Code, Completion, CorrelationId, Draft, OwnedRequest, PendingResponses, RequestHandle,
-    SequenceFlags, Timestamps, cancel,
+    Batch, Code, Completion, CorrelationId, Draft, InlineOffer, OwnedRequest, PendingResponses,
+    Progress, RequestHandle, SequenceFlags, Timestamps, cancel,
 };
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] \
@@ -36,6 +37,11 @@ struct Fake {
     dropped: AtomicUsize,
     panics: bool,
     fails_at: Option<&'static str>,
+    /// Whether instances execute in two parts, and leave the first open.
+    can_begin: bool,
+    leaves_open: AtomicBool,
+    /// Where batches began.
+    begun: Mutex<Vec<ThreadId>>,
     /// Lets so many requests into a batch; and whom it cancels while it looks at them.
     strategy: Option<(usize, u64)>,
 }
@@ -95,6 +101,7 @@ impl Fake {
 struct FakeInstance {
     fake: Arc<Fake>,
     home: ThreadId,
+    open: Batch,
 }
 
 impl backend::Model for Fake {
@@ -120,7 +127,11 @@ impl backend::Model for Fake {
         }
         let home = std::thread::current().id();
         self.threads.lock().unwrap().insert(home);
-        Ok(Box::new(FakeInstance { fake: self, home }))
+        Ok(Box::new(FakeInstance {
+            fake: self,
+            home,
+            open: Batch::new(),
+        }))
     }
 }
 
@@ -159,9 +170,42 @@ impl Instance for FakeInstance {
         self.fake.batches.lock().unwrap().push(slots);
         self.fake.pass();
         assert!(!self.fake.panics, "the backend is broken");
-        for live in batch.drain(..) {
-            pending.push(live.shared(), None, true);
+        answer(batch, pending);
+    }
+
+    fn can_begin(&self) -> bool {
+        self.fake.can_begin
+    }
+
+    fn begin(
+        &mut self,
+        batch: &mut Batch,
+        pending: &mut PendingResponses,
+        _limit: Duration,
+    ) -> Progress {
+        assert!(self.open.is_empty(), "it is executing");
+        let own = std::thread::current().id();
+        self.fake.begun.lock().unwrap().push(own);
+        assert!(!self.fake.panics, "the backend is broken");
+        if self.fake.leaves_open.load(Ordering::SeqCst) {
+            self.open.append(batch);
+            return Progress::Open;
         }
+        answer(batch, pending);
+        Progress::Done
+    }
+
+    fn end(&mut self, pending: &mut PendingResponses) {
+        assert_eq!(std::thread::current().id(), self.home);
+        assert!(!self.open.is_empty(), "nothing is open");
+        self.fake.pass();
+        answer(&mut self.open, pending);
+    }
+}
+
+fn answer(batch: &mut Batch, pending: &mut PendingResponses) {
+    for live in batch.drain(..) {
+        pending.push(live.shared(), None, true);
     }
 }
 
@@ -262,12 +306,16 @@ impl Bed {
         sequence_flags: SequenceFlags,
         slot: u64,
     ) -> Result<RequestHandle, Error> {
-        let completion: Arc<dyn Completion> = self.recorder.clone();
         let drafted = Draft {
             correlation_id: CorrelationId::Unsigned(id),
             sequence_flags,
             ..draft(vec![input("a", DataType::Int32, &[1, 1], &[&[0; 4]])])
         };
+        self.admit_draft(drafted, slot)
+    }
+
+    fn admit_draft(&self, drafted: Draft<'_>, slot: u64) -> Result<RequestHandle, Error> {
+        let completion: Arc<dyn Completion> = self.recorder.clone();
         let timestamps = Timestamps {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
@@ -277,7 +325,9 @@ impl Bed {
 
     fn submit(&self, slot: u64) -> RequestHandle {
         let handle = self.admit(slot).unwrap();
-        self.version.submit(Arc::clone(&handle)).unwrap();
+        self.version
+            .submit(Arc::clone(&handle), &mut InlineOffer::none())
+            .unwrap();
         handle
     }
 
@@ -321,7 +371,12 @@ fn sequences_under_way_may_end_while_the_server_stops() {
         Fake::closed(),
         1,
     );
-    let send = |id, flags, slot| bed.version.submit(bed.admit_of(id, flags, slot).unwrap());
+    let send = |id, flags, slot| {
+        bed.version.submit(
+            bed.admit_of(id, flags, slot).unwrap(),
+            &mut InlineOffer::none(),
+        )
+    };
     send(7, SequenceFlags::START, 0).unwrap();
     bed.fake.wait_inside(1);
     bed.cores.as_ref().unwrap().close();
@@ -480,7 +535,10 @@ fn stop_executes_what_is_queued_and_refuses_the_rest() {
     (0..5).for_each(|slot| drop(bed.submit(slot)));
     bed.fake.wait_inside(2);
     bed.cores.as_ref().unwrap().close();
-    let error = bed.version.submit(bed.admit(9).unwrap()).unwrap_err();
+    let error = bed
+        .version
+        .submit(bed.admit(9).unwrap(), &mut InlineOffer::none())
+        .unwrap_err();
     assert_eq!(
         (error.code, &*error.message),
         (

@@ -1,0 +1,202 @@
+//! Batches that the submitting thread executes in place of an idle core.
+
+use super::*;
+use crate::InlineTurn;
+
+const LIMIT: Duration = Duration::from_secs(1);
+
+fn bed() -> Bed {
+    let fake = Fake {
+        can_begin: true,
+        ..Fake::closed()
+    };
+    let bed = Bed::cpus(CONFIG, fake, 1);
+    bed.wait_idle();
+    bed
+}
+
+impl Bed {
+    /// Waits until the core is idle.
+    fn wait_idle(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let queue = self.cores.as_ref().unwrap().queue();
+        while queue.inline().is_none() {
+            assert!(Instant::now() < deadline, "the core is not idle");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Submits with an offer; the turn, if it was taken.
+    fn offer(&self, slot: u64) -> Option<InlineTurn> {
+        let mut offer = InlineOffer::new(true);
+        let handle = self.admit(slot).unwrap();
+        self.version.submit(handle, &mut offer).unwrap();
+        offer.into_turn()
+    }
+
+    fn begun(&self) -> Vec<ThreadId> {
+        std::mem::take(&mut *self.fake.begun.lock().unwrap())
+    }
+}
+
+#[test]
+fn the_submitter_executes_while_the_core_is_idle() {
+    let bed = bed();
+    let own = std::thread::current().id();
+    for slot in 0..100 {
+        let turn = bed.offer(slot).expect("the core is idle");
+        assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+        // Delivered before it returns.
+        assert_eq!(bed.recorder.wait(1)[0].slot(), slot);
+    }
+    assert_eq!(bed.begun(), [own; 100]);
+    assert!(bed.batches().is_empty(), "the core executed nothing");
+    bed.stop();
+}
+
+#[test]
+fn the_core_ends_what_is_left_open() {
+    let bed = bed();
+    bed.fake.leaves_open.store(true, Ordering::SeqCst);
+    let turn = bed.offer(0).expect("the core is idle");
+    assert_eq!(turn.run(LIMIT), Some(Progress::Open));
+    bed.fake.wait_inside(1);
+    // It executes: no offer is taken, and what comes waits for it.
+    assert!(bed.offer(1).is_none());
+    assert!(bed.offer(2).is_none());
+    bed.fake.let_go(3);
+    assert_eq!(bed.recorder.wait(3).len(), 3);
+    assert_eq!(bed.batches(), [[1], [2]]);
+    assert_eq!(bed.begun().len(), 1);
+    // An open batch is ended before the core is.
+    bed.wait_idle();
+    let turn = bed.offer(3).expect("the core is idle");
+    assert_eq!(turn.run(LIMIT), Some(Progress::Open));
+    bed.fake.let_go(1);
+    let recorder = Arc::clone(&bed.recorder);
+    bed.stop();
+    assert_eq!(recorder.wait(1)[0].slot(), 3);
+}
+
+#[test]
+fn what_the_submitter_does_not_execute_a_core_does() {
+    let bed = bed();
+    bed.fake.let_go(1000);
+    drop(bed.offer(0).expect("the core is idle"));
+    assert_eq!(bed.recorder.wait(1)[0].slot(), 0);
+    bed.wait_idle();
+    // Nobody is woken for the second, as the first is the submitter's to see to.
+    let turn = bed.offer(1).expect("the core is idle");
+    bed.submit(2);
+    assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+    assert_eq!(bed.recorder.wait(2).len(), 2);
+    assert_eq!(bed.begun().len(), 1);
+    bed.stop();
+}
+
+#[test]
+fn a_batch_with_large_inputs_is_left_to_the_core() {
+    const LARGE: &str = "max_batch_size: 8 dynamic_batching { } \
+                         input [ { name: 'a' data_type: TYPE_INT32 dims: [ -1 ] } ] \
+                         output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+    let fake = Fake {
+        can_begin: true,
+        ..Fake::closed()
+    };
+    let bed = Bed::cpus(LARGE, fake, 1);
+    bed.wait_idle();
+    let bytes = vec![0; crate::INLINE_BYTES_MAX / 2 + 4];
+    let shape = [1, i64::try_from(bytes.len() / 4).unwrap()];
+    let admit = |slot| {
+        let drafted = draft(vec![input("a", DataType::Int32, &shape, &[&bytes])]);
+        bed.admit_draft(drafted, slot).unwrap()
+    };
+    let mut offer = InlineOffer::new(true);
+    bed.version.submit(admit(0), &mut offer).unwrap();
+    let turn = offer.into_turn().expect("the core is idle");
+    let submitted = bed.version.submit(admit(1), &mut InlineOffer::none());
+    assert!(submitted.is_ok());
+    assert_eq!(turn.run(LIMIT), Some(Progress::Open));
+    bed.fake.wait_inside(1);
+    bed.fake.let_go(1);
+    assert_eq!(bed.recorder.wait(2).len(), 2);
+    assert_eq!(bed.batches(), [[0, 1]]);
+    assert!(bed.begun().is_empty());
+    bed.stop();
+}
+
+#[test]
+fn a_panic_fails_the_request_and_nothing_else() {
+    let fake = Fake {
+        can_begin: true,
+        panics: true,
+        ..Fake::default()
+    };
+    let bed = Bed::cpus(CONFIG, fake, 1);
+    for slot in 0..2 {
+        bed.wait_idle();
+        let turn = bed.offer(slot).expect("the core is idle");
+        assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+        let reply = bed.recorder.wait(1).remove(0);
+        assert_eq!(reply.slot(), slot);
+    }
+    bed.stop();
+}
+
+#[test]
+fn instances_that_cannot_begin_are_left_alone() {
+    let bed = Bed::cpus(CONFIG, Fake::default(), 1);
+    for slot in 0..10 {
+        assert!(bed.offer(slot).is_none());
+    }
+    assert_eq!(bed.recorder.wait(10).len(), 10);
+    bed.stop();
+}
+
+#[test]
+fn models_that_wait_for_more_requests_are_left_alone() {
+    let config = format!("{CONFIG} dynamic_batching {{ max_queue_delay_microseconds: 100 }}");
+    let fake = Fake {
+        can_begin: true,
+        ..Fake::default()
+    };
+    let bed = Bed::cpus(&config, fake, 1);
+    for slot in 0..10 {
+        assert!(bed.offer(slot).is_none());
+    }
+    assert_eq!(bed.recorder.wait(10).len(), 10);
+    bed.stop();
+}
+
+/// Submits with offers, and executes two of three that are taken.
+fn submit_many(bed: &Bed, slots: std::ops::Range<u64>) {
+    for slot in slots {
+        let leaves_open = slot % 7 == 0;
+        bed.fake.leaves_open.store(leaves_open, Ordering::SeqCst);
+        match bed.offer(slot) {
+            Some(turn) if slot % 3 != 0 => drop(turn.run(LIMIT)),
+            turn => drop(turn),
+        }
+    }
+}
+
+#[test]
+fn submitters_and_cores_together_lose_nothing() {
+    const PER_THREAD: u64 = 2_000;
+    const COUNT: usize = 6_000;
+    for core_count in [1, 2] {
+        let fake = Fake {
+            can_begin: true,
+            ..Fake::default()
+        };
+        let bed = &Bed::cpus(CONFIG, fake, core_count);
+        std::thread::scope(|scope| {
+            for first in [0, PER_THREAD, 2 * PER_THREAD] {
+                scope.spawn(move || submit_many(bed, first..first + PER_THREAD));
+            }
+        });
+        let replies = bed.recorder.wait(COUNT);
+        let slots: HashSet<u64> = replies.iter().map(|reply| reply.slot()).collect();
+        assert_eq!(slots.len(), COUNT);
+    }
+}

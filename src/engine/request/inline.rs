@@ -1,0 +1,137 @@
+//! Execution on the thread that submits: one thread less to wake, there and back.
+//!
+//! A submitter that has nothing else to do makes an [`InlineOffer`] with its request. A queue whose
+//! model can be executed so takes the offer: it wakes no core, and the submitter owes it an
+//! [`InlineTurn`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Batches with more bytes of inputs are left to the core: to copy them takes the submitter longer
+/// than to wake it.
+pub const INLINE_BYTES_MAX: usize = 64 << 10;
+
+/// How far an execution came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Done,
+    /// The backend has the batch and needs more time.
+    Open,
+}
+
+/// A queue whose batches may be executed on other threads than its cores.
+pub trait InlineQueue: Send + Sync {
+    /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
+    /// core goes on. None if it found nothing to execute, or no place.
+    fn execute_inline(&self, limit: Duration) -> Option<Progress>;
+
+    /// Leaves what was submitted to a core.
+    fn leave_to_core(&self);
+}
+
+/// What a submitter offers with a request.
+#[derive(Default)]
+pub struct InlineOffer {
+    is_open: bool,
+    turn: Option<InlineTurn>,
+}
+
+impl InlineOffer {
+    /// None, as of all submitters that cannot wait.
+    pub fn none() -> InlineOffer {
+        InlineOffer::default()
+    }
+
+    /// An offer if `is_open`. Whoever makes one looks for [`InlineOffer::into_turn`] soon.
+    pub fn new(is_open: bool) -> InlineOffer {
+        InlineOffer {
+            is_open,
+            turn: None,
+        }
+    }
+
+    /// Whether a queue may take it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Takes the offer, once.
+    pub(crate) fn take(&mut self, queue: Arc<dyn InlineQueue>) {
+        self.is_open = false;
+        self.turn = Some(InlineTurn(Some(queue)));
+    }
+
+    /// What the submitter owes, if a queue took the offer.
+    pub fn into_turn(self) -> Option<InlineTurn> {
+        self.turn
+    }
+}
+
+/// An execution that a submitter owes a queue. Dropped, it is left to a core.
+pub struct InlineTurn(Option<Arc<dyn InlineQueue>>);
+
+impl InlineTurn {
+    /// Executes; see [`InlineQueue::execute_inline`]. Replies are delivered before it returns.
+    pub fn run(mut self, limit: Duration) -> Option<Progress> {
+        self.0.take()?.execute_inline(limit)
+    }
+}
+
+impl Drop for InlineTurn {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0.take() {
+            queue.leave_to_core();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Fake {
+        executed: AtomicUsize,
+        left: AtomicUsize,
+    }
+
+    impl InlineQueue for Fake {
+        fn execute_inline(&self, _limit: Duration) -> Option<Progress> {
+            self.executed.fetch_add(1, Ordering::Relaxed);
+            Some(Progress::Done)
+        }
+
+        fn leave_to_core(&self) {
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_turn_is_run_or_left_but_not_lost() {
+        let queue = Arc::new(Fake::default());
+        let counts = || {
+            let (executed, left) = (&queue.executed, &queue.left);
+            (
+                executed.load(Ordering::Relaxed),
+                left.load(Ordering::Relaxed),
+            )
+        };
+        assert!(!InlineOffer::none().is_open());
+        assert!(InlineOffer::new(true).into_turn().is_none(), "nobody took");
+        let take = || {
+            let mut offer = InlineOffer::new(true);
+            offer.take(Arc::clone(&queue) as _);
+            assert!(!offer.is_open(), "an offer is taken once");
+            offer
+        };
+        let turn = take().into_turn().unwrap();
+        assert_eq!(turn.run(Duration::ZERO), Some(Progress::Done));
+        assert_eq!(counts(), (1, 0));
+        drop(take().into_turn());
+        assert_eq!(counts(), (1, 1));
+        drop(take());
+        assert_eq!(counts(), (1, 2));
+    }
+}
