@@ -7,13 +7,15 @@ use super::plan::{FeedPlan, OutputPlan, feed_plans, output_plans};
 use super::session::Session;
 use super::targets::{targets, wanted_outputs};
 use super::tensor::Feed;
-use crate::{Batch, Error, ModelConfig};
+use crate::{Batch, CancellationWatch, Code, Error, ModelConfig};
 
 /// A session, and how batches are brought to it. One batch is one run.
 pub struct Runner<S: Session> {
     session: S,
     feeds: Vec<FeedPlan>,
     outputs: Vec<OutputPlan>,
+    /// Where runs can be interrupted.
+    watch: Option<CancellationWatch>,
     /// Rows of each request of the batch, kept for its memory.
     rows: Vec<usize>,
 }
@@ -23,11 +25,16 @@ impl<S: Session> Runner<S> {
     /// together.
     ///
     /// # Errors
-    /// What the configuration has wrong.
+    /// What the configuration has wrong; `Unavailable` if the system has no thread that watches for
+    /// cancellation.
     pub fn new(config: &ModelConfig, session: S) -> Result<Self, Error> {
         Ok(Runner {
             feeds: feed_plans(config, session.signature())?,
             outputs: output_plans(config, session.signature())?,
+            watch: session
+                .interrupt()
+                .map(CancellationWatch::new)
+                .transpose()?,
             session,
             rows: Vec::new(),
         })
@@ -71,7 +78,16 @@ impl<S: Session> Runner<S> {
         } else {
             let in_place = self.session.writes_in_place();
             let mut targets = targets(in_place, batch, &responses, &wanted, total)?;
-            self.session.run(&feeds, &mut targets)?
+            let mut run = || self.session.run(&feeds, &mut targets);
+            match &self.watch {
+                Some(watch) => match watch.during(batch, run) {
+                    (Err(_), true) => {
+                        return Err(Error::new(Code::Cancelled, "the request was cancelled"));
+                    }
+                    (outputs, _) => outputs?,
+                },
+                None => run()?,
+            }
         };
         batch.end_compute();
 

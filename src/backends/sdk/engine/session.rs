@@ -1,7 +1,9 @@
 //! What an engine does for a model.
 
+use std::sync::Arc;
+
 use super::tensor::{Contents, Feed, Signature, Target};
-use crate::Error;
+use crate::{Error, Interrupt};
 
 /// A model loaded into an engine, used by one thread at a time.
 pub trait Session: Send {
@@ -14,6 +16,12 @@ pub trait Session: Send {
     /// Whether outputs can be written into memory of the response.
     fn writes_in_place(&self) -> bool {
         false
+    }
+
+    /// What ends a run that is going on, when all its requests are cancelled; none where the engine
+    /// cannot be interrupted. Asked for once.
+    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
+        None
     }
 
     /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` for
