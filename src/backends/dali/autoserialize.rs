@@ -58,7 +58,10 @@ pub fn serialize(python: &Path, definition: &Path) -> Result<Vec<u8>, Error> {
         .stderr(log_too)
         .spawn()
         .map_err(|error| {
-            unavailable("a pipeline in Python needs a Python with DALI; cannot run", error)
+            unavailable(
+                "a pipeline in Python needs a Python with DALI; cannot run",
+                error,
+            )
         })?;
     let status = wait(child)?;
     if status.success()
@@ -115,9 +118,15 @@ impl Folder {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("conch-dali-{}-{count}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        DirBuilder::new().mode(0o700).create(&path).map_err(|error| {
-            Error::unavailable(format!("cannot make the folder '{}': {error}", path.display()))
-        })?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| {
+                Error::unavailable(format!(
+                    "cannot make the folder '{}': {error}",
+                    path.display()
+                ))
+            })?;
         Ok(Folder { path })
     }
 }
@@ -151,6 +160,9 @@ mod tests {
         // It succeeds and writes nothing.
         let nothing = serialize(Path::new("true"), Path::new("/m/dali.py")).unwrap_err();
         assert!(nothing.message().contains("exit status: 0"), "{nothing}");
-        assert_eq!(last_line("Traceback:\n  x\nValueError: no\n\n"), "ValueError: no");
+        assert_eq!(
+            last_line("Traceback:\n  x\nValueError: no\n\n"),
+            "ValueError: no"
+        );
     }
 }

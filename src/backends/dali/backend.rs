@@ -3,19 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Engines, threads};
 use sdk::serde_json::Value;
 use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
 
-use crate::capi::{Device, Options, Pipeline, Runtime};
-use crate::complete::{self, Signature};
+use crate::capi::{Device, Options};
 use crate::deliver::OutputPlan;
+use crate::engine::Engine;
 use crate::instance::{Instance, Plan};
 use crate::pipeline_file::PipelineFile;
-use crate::{autoserialize, config_text, settings, validate};
+use crate::signature::Signature;
+use crate::{autoserialize, complete, config_text, settings, validate};
 
 /// Environment variable that names the interpreter for pipelines in Python.
 const PYTHON_VARIABLE: &str = "CONCH_DALI_PYTHON";
@@ -54,38 +54,8 @@ impl sdk::Backend for Backend {
 impl Backend {
     fn engine(&self, path: PathBuf) -> Result<Arc<Engine>, Error> {
         self.engines.get(&path, |path| {
-            let runtime = Runtime::open(path)?;
-            for plugin in &self.plugins {
-                // As upstream's: models that do not need it are served without it.
-                if let Err(error) = runtime.load_plugin(plugin) {
-                    sdk::error!("{error}");
-                }
-            }
-            sdk::info!("dali backend runs pipelines with {runtime:?}");
-            Ok(Arc::new(Engine {
-                runtime: Arc::new(runtime),
-                model_count: AtomicUsize::new(0),
-                is_releasing: self.is_releasing,
-            }))
+            Engine::open(path, &self.plugins, self.is_releasing).map(Arc::new)
         })
-    }
-}
-
-/// An opened DALI, and how many models use it.
-pub struct Engine {
-    pub runtime: Arc<Runtime>,
-    model_count: AtomicUsize,
-    is_releasing: bool,
-}
-
-impl Engine {
-    /// # Errors
-    /// What DALI says of the pipeline.
-    pub fn build(&self, file: &PipelineFile, options: &Options) -> Result<Pipeline, Error> {
-        match options.device {
-            Device::Cpu => Pipeline::build(&self.runtime, &file.bytes_for_cpu(), options),
-            Device::Gpu(_) => Pipeline::build(&self.runtime, file.bytes(), options),
-        }
     }
 }
 
@@ -108,8 +78,7 @@ impl sdk::Model for Model {
                 format!("unable to load model '{name}': {}", error.message()),
             )
         };
-        let library =
-            settings::LIBRARY.for_model(context.config(), backend.library.as_deref())?;
+        let library = settings::LIBRARY.for_model(context.config(), backend.library.as_deref())?;
         let engine = backend.engine(library)?;
         let file = find(backend, context).map_err(named)?;
         let file = Arc::new(file);
@@ -121,7 +90,7 @@ impl sdk::Model for Model {
         validate::validate(context.config(), &signature).map_err(named)?;
         settings::threads(context.config()).map_err(named)?;
         let outputs = output_plans(context.config())?;
-        engine.model_count.fetch_add(1, Ordering::Relaxed);
+        engine.enter();
         Ok(Model {
             plan: Plan {
                 engine,
@@ -138,11 +107,7 @@ impl sdk::Model for Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        let engine = &self.plan.engine;
-        let is_last = engine.model_count.fetch_sub(1, Ordering::AcqRel) == 1;
-        if is_last && engine.is_releasing {
-            engine.runtime.release_unused_memory();
-        }
+        self.plan.engine.leave();
     }
 }
 
@@ -260,9 +225,8 @@ fn devices(config: &ModelConfig) -> Vec<Device> {
         .get("instance_group")
         .and_then(Value::as_array);
     let groups = groups.map(Vec::as_slice).unwrap_or_default();
-    let is_kind = |group: &&Value, kind: &str| {
-        group.get("kind").and_then(Value::as_str) == Some(kind)
-    };
+    let is_kind =
+        |group: &&Value, kind: &str| group.get("kind").and_then(Value::as_str) == Some(kind);
     if let Some(group) = groups.iter().find(|group| is_kind(group, "KIND_GPU")) {
         let gpu = group.pointer("/gpus/0").and_then(validate::integer);
         return vec![Device::Gpu(

@@ -5,18 +5,8 @@ use sdk::serde_json::{Map, Value, json};
 use sdk::{Error, ModelConfig};
 
 use crate::capi::Port;
+use crate::signature::Signature;
 use crate::validate;
-
-/// What a pipeline declares of itself.
-#[derive(Clone, Debug)]
-pub struct Signature {
-    pub inputs: Vec<Port>,
-    /// In the pipeline's order, which is that of the configuration: names need not agree.
-    pub outputs: Vec<Port>,
-    pub batch_size: i64,
-    /// Whether the server batches, or the first dimension is written in `dims`.
-    pub is_batching: bool,
-}
 
 /// # Errors
 /// `InvalidArgument` if what is there disagrees with the pipeline.

@@ -100,8 +100,9 @@ fn write(
     } else {
         joined_shape(&sample_shapes)
     };
-    let shape =
-        shape.map_err(|what| Error::invalid(format!("output '{}': {what}", plan.name.to_string_lossy())))?;
+    let shape = shape.map_err(|what| {
+        Error::invalid(format!("output '{}': {what}", plan.name.to_string_lossy()))
+    })?;
     let mut byte_count = 0usize;
     for index in samples.clone() {
         byte_count = byte_count.saturating_add(list.bytes(index)?.len());

@@ -60,7 +60,10 @@ pub fn list<'r>(
     let (data_type, dim_count) = (first.data_type(), first.shape().len().saturating_sub(1));
     let sample_count = entries.iter().map(|entry| entry.sample_count).sum();
     let shapes = shapes(port, dim_count, &inputs)?;
-    if inputs.iter().any(|(_, input)| input.data_type() != data_type) {
+    if inputs
+        .iter()
+        .any(|(_, input)| input.data_type() != data_type)
+    {
         return Err(Error::invalid(format!(
             "requests of a batch have different data types for input '{}'",
             port.name()
@@ -85,11 +88,7 @@ pub fn list<'r>(
     Ok(list)
 }
 
-fn shapes(
-    port: &Port,
-    dim_count: usize,
-    inputs: &[(usize, Input<'_>)],
-) -> Result<Vec<i64>, Error> {
+fn shapes(port: &Port, dim_count: usize, inputs: &[(usize, Input<'_>)]) -> Result<Vec<i64>, Error> {
     let mut shapes = Vec::new();
     for (count, input) in inputs {
         let shape = match input.shape().split_first() {

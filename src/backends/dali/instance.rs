@@ -6,9 +6,9 @@ use std::sync::Arc;
 use conch_backend_sdk as sdk;
 use sdk::{Batch, Error};
 
-use crate::backend::Engine;
 use crate::capi::{Options, Outputs, Pipeline, Port};
 use crate::deliver::{self, OutputPlan};
+use crate::engine::Engine;
 use crate::feed::{self, Entry};
 use crate::pipeline_file::PipelineFile;
 
@@ -158,7 +158,10 @@ impl Instance {
             response.send_partial()?;
             if entry.request.is_cancelled()? {
                 // The rest is given up with the pipeline that holds it.
-                return Err(Error::new(sdk::Code::Cancelled, "the request was cancelled"));
+                return Err(Error::new(
+                    sdk::Code::Cancelled,
+                    "the request was cancelled",
+                ));
             }
         }
     }

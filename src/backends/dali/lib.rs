@@ -15,10 +15,12 @@ mod capi;
 mod complete;
 mod config_text;
 mod deliver;
+mod engine;
 mod feed;
 mod instance;
 mod pipeline_file;
 mod settings;
+mod signature;
 mod validate;
 
 conch_backend_sdk::export_backend!(backend::Backend);

@@ -107,7 +107,10 @@ mod tests {
         for (bytes, expected) in [
             (&[0x10, 8][..], Some(8)),
             // Behind threads, an operator of three bytes, and a device id.
-            (&[0x08, 2, 0x2a, 3, 1, 2, 3, 0x40, 0, 0x10, 0x80, 2], Some(256)),
+            (
+                &[0x08, 2, 0x2a, 3, 1, 2, 3, 0x40, 0, 0x10, 0x80, 2],
+                Some(256),
+            ),
             (&[0x10, 8, 0x10, 16], Some(16)),
             (&[0x0d, 1, 2, 3, 4, 0x10, 1], Some(1)),
             (&[0x09, 1, 2, 3, 4, 5, 6, 7, 8, 0x10, 1], Some(1)),
@@ -118,7 +121,12 @@ mod tests {
             (&[0x10, 8, 0x2a, 3, 1], None),
             (&[0x10, 8, 0x2a], None),
             (&[0x10, 8, 0x0b], None),
-            (&[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], None),
+            (
+                &[
+                    0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1,
+                ],
+                None,
+            ),
             (b"junk", None),
         ] {
             let parsed = PipelineFile::parse(bytes.to_vec());

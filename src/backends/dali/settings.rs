@@ -66,9 +66,18 @@ mod tests {
             (None, Ok(None)),
             (Some("-1"), Ok(None)),
             (Some("4"), Ok(Some(4))),
-            (Some("0"), Err("parameter 'num_threads' is 0; it can be 1 to 1024")),
-            (Some("5000"), Err("parameter 'num_threads' is 5000; it can be 1 to 1024")),
-            (Some("x"), Err("expected an integer for parameter 'num_threads', got 'x'")),
+            (
+                Some("0"),
+                Err("parameter 'num_threads' is 0; it can be 1 to 1024"),
+            ),
+            (
+                Some("5000"),
+                Err("parameter 'num_threads' is 5000; it can be 1 to 1024"),
+            ),
+            (
+                Some("x"),
+                Err("expected an integer for parameter 'num_threads', got 'x'"),
+            ),
         ] {
             let parameters = value.map_or(String::new(), |value| {
                 format!(r#""num_threads": {{"string_value": "{value}"}}"#)

@@ -5,7 +5,7 @@ use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
 use crate::capi::Port;
-use crate::complete::Signature;
+use crate::signature::Signature;
 
 /// What a configuration says of a type that it does not know.
 const NO_TYPE: &str = "TYPE_INVALID";
@@ -195,8 +195,10 @@ mod tests {
             (
                 a,
                 "",
-                Err("The number of outputs specified in the DALI pipeline and the configuration \
-                     file do not match.\nModel config outputs: 0\nPipeline outputs: 1"),
+                Err(
+                    "The number of outputs specified in the DALI pipeline and the configuration \
+                     file do not match.\nModel config outputs: 0\nPipeline outputs: 1",
+                ),
             ),
             (
                 r#"{"name": "A", "dims": [-1]}"#,
@@ -211,14 +213,18 @@ mod tests {
             (
                 a,
                 r#"{"name": "ANY", "data_type": "TYPE_FP32", "dims": [2]}"#,
-                Err("Mismatch of data_type config for \"ANY\".\nData type defined in config: \
-                     TYPE_FP32\nData type defined in pipeline: TYPE_UINT8"),
+                Err(
+                    "Mismatch of data_type config for \"ANY\".\nData type defined in config: \
+                     TYPE_FP32\nData type defined in pipeline: TYPE_UINT8",
+                ),
             ),
             (
                 a,
                 r#"{"data_type": "TYPE_UINT8"}"#,
-                Err("The output at index 0 in the model configuration does not contain a `name` \
-                     field."),
+                Err(
+                    "The output at index 0 in the model configuration does not contain a `name` \
+                     field.",
+                ),
             ),
         ] {
             let config = format!(r#"{{"input": [{inputs}], "output": [{outputs}]}}"#);

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use conch_backend_sdk::{DataType, Error};
 
-use super::table::{
-    EXEC_SIMPLE, FEED_NO_COPY, Params, PortDescription, RawPipeline, STORAGE_GPU,
-};
+use super::table::{EXEC_SIMPLE, FEED_NO_COPY, Params, PortDescription, RawPipeline, STORAGE_GPU};
 use super::tensors::{InputList, Outputs};
 use super::{Runtime, types};
 

@@ -34,9 +34,8 @@ impl Runtime {
     /// # Errors
     /// `Unavailable` if it cannot be loaded or has no second version of the C API.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let unavailable = |what: String| {
-            Error::unavailable(format!("DALI library '{}' {what}", path.display()))
-        };
+        let unavailable =
+            |what: String| Error::unavailable(format!("DALI library '{}' {what}", path.display()));
         // Operators register themselves when their library is opened; it brings the others along.
         let operators = path.with_file_name(OPERATORS);
         // SAFETY: the operator names this library to be run in the process; its initialisers are
@@ -67,9 +66,8 @@ impl Runtime {
     /// # Errors
     /// `Unavailable` if it cannot be loaded.
     pub fn load_plugin(&self, path: &Path) -> Result<(), Error> {
-        let unavailable = |what: String| {
-            Error::unavailable(format!("DALI plug-in '{}' {what}", path.display()))
-        };
+        let unavailable =
+            |what: String| Error::unavailable(format!("DALI plug-in '{}' {what}", path.display()));
         // DALI throws where a plug-in cannot be loaded, and an exception must not reach Rust. What
         // loads here loads there.
         // SAFETY: the operator names this library to be run in the process.
@@ -179,6 +177,9 @@ mod tests {
     fn what_is_not_there_cannot_be_opened() {
         let refused = Runtime::open(Path::new("/nonexistent/libdali.so")).unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable);
-        assert!(refused.message().contains("libdali_operators.so"), "{refused}");
+        assert!(
+            refused.message().contains("libdali_operators.so"),
+            "{refused}"
+        );
     }
 }

@@ -12,7 +12,7 @@ use super::table::{
     COPY_SYNC, ERROR_INVALID_KEY, Placement, RawOutputs, RawTensorList, STORAGE_CPU, STORAGE_GPU,
     TensorDescription,
 };
-use super::{Pipeline, Runtime, types};
+use super::{Runtime, types};
 
 /// A list in DALI's memory, to be filled and fed.
 pub struct InputList<'r> {
@@ -90,7 +90,8 @@ impl<'r> InputList<'r> {
 pub struct Outputs<'p> {
     runtime: &'p Runtime,
     raw: NonNull<RawOutputs>,
-    pipeline: PhantomData<&'p mut Pipeline>,
+    /// Borrows the pipeline.
+    pipeline: PhantomData<&'p mut ()>,
 }
 
 impl<'p> Outputs<'p> {
@@ -169,7 +170,10 @@ impl<'o> OutputList<'o> {
         let (mut number, mut sample_count, mut dim_count) = (0, 0, 0);
         // SAFETY: live; the results are writable, the shapes are not asked for.
         unsafe {
-            runtime.check((runtime.table.list_type)(list.raw.as_ptr(), &raw mut number))?;
+            runtime.check((runtime.table.list_type)(
+                list.raw.as_ptr(),
+                &raw mut number,
+            ))?;
             runtime.check((runtime.table.list_shape)(
                 list.raw.as_ptr(),
                 &raw mut sample_count,
@@ -314,8 +318,7 @@ impl<'r> List<'r> {
             // SAFETY: DALI's array of that many dimensions, live until the list changes.
             unsafe { std::slice::from_raw_parts(described.shape, dim_count) }
         };
-        let element_bytes =
-            types::from_dali(described.data_type).and_then(DataType::element_bytes);
+        let element_bytes = types::from_dali(described.data_type).and_then(DataType::element_bytes);
         let len = element_count(shape)
             .zip(element_bytes)
             .and_then(|(count, bytes)| count.checked_mul(bytes))
