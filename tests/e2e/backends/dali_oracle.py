@@ -74,7 +74,7 @@ def calls():
     pictures = [picture(shape, seed) for seed, shape in enumerate(PICTURES)]
     yield "jpeg", jpeg, [{"JPEG": one[None]} for one in pictures] + [{"JPEG": padded(pictures)}]
     yield "normalise", normalise, [{"IMAGE": noise.integers(0, 255, (count, height, width, 3), dtype=numpy.uint8)}
-                                   for count, height, width in ((1, 60, 80), (4, 33, 21), (2, 24, 32), (1, 200, 7))]
+                                   for count, height, width in ((1, 60, 80), (4, 33, 21), (2, 24, 32), (1, 200, 7), (1, 0, 4))]
     yield "audio", audio, [{"WAV": sound(seconds, seed)[None]} for seed, seconds in enumerate((0.1, 0.25, 0.02))]
     yield "arithmetic", arithmetic, [{name: noise.standard_normal((count, length)).astype(numpy.float32) for name in "AB"}
                                      for count, length in ((1, 4), (3, 9), (16, 1), (1, 1000))]

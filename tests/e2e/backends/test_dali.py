@@ -4,7 +4,11 @@ configurations that are refused."""
 
 import concurrent.futures
 import json
+import pathlib
 import random
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import numpy
@@ -17,6 +21,7 @@ import server as servers
 from case import IS_TRITON, ServerCase, conch_only, needs_library
 from dali_models import ENVIRONMENT, calls, needs_dali, pipeline
 
+MAKE = servers.ROOT / "docs/examples/dali/make_repository.py"
 CPU = "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
 VECTOR = "data_type: TYPE_FP32 dims: [ -1 ]"
 ARITHMETIC = (f'input [ {{ name: "A" {VECTOR} allow_ragged_batch: true }}, {{ name: "B" {VECTOR} allow_ragged_batch: true }} ]\n'
@@ -89,7 +94,7 @@ class Answers(DaliCase):
         for name in NAMES:
             more = ARITHMETIC if name == "arithmetic" else ""
             repository.model(name, config(more), files={"1/model.dali": pipeline(name)})
-        repository.model("waits", config("dynamic_batching { max_queue_delay_microseconds: 200000 preferred_batch_size: [ 8 ] }\n"),
+        repository.model("waits", config("max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 200000 preferred_batch_size: [ 8 ] }\n"),
                          files={"1/model.dali": pipeline("jpeg")})
         repository.model("two", 'backend: "dali"\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n', files={"1/model.dali": pipeline("jpeg")})
         repository.model("unbatched", config("max_batch_size: 0\n"), files={"1/model.dali": pipeline("normalise")})
@@ -191,7 +196,6 @@ class Answers(DaliCase):
             ("batch", "arithmetic", {name: numpy.zeros((17, 4), numpy.float32) for name in "AB"}),
             ("no broadcast", "arithmetic", {"A": numpy.zeros((1, 4), numpy.float32), "B": numpy.zeros((1, 5), numpy.float32)}),
             ("no samples", "unbatched", {"IMAGE": numpy.zeros((0, 4, 4, 3), numpy.uint8)}),
-            ("no pixels", "normalise", {"IMAGE": numpy.zeros((1, 0, 4, 3), numpy.uint8)}),
         ):
             with self.subTest(what), self.assertRaises(InferenceServerException):
                 infer(grpcclient, client, model, inputs)
@@ -204,7 +208,7 @@ class HostileImages(DaliCase):
 
     @classmethod
     def models(cls, repository):
-        repository.model("jpeg", config("dynamic_batching { max_queue_delay_microseconds: 50000 preferred_batch_size: [ 16 ] }\n"),
+        repository.model("jpeg", config("max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 50000 preferred_batch_size: [ 16 ] }\n"),
                          files={"1/model.dali": pipeline("jpeg")})
 
     @staticmethod
@@ -351,6 +355,34 @@ class PipelinesInPython(DaliCase):
 
     def test_the_exception_is_told(self):
         self.assertIn("ValueError: not today", self.load_error("broken"))
+
+
+class Example(DaliCase):
+    """The repository that docs/examples/dali makes, and the request that it sends."""
+
+    @classmethod
+    def models(cls, repository):
+        dali_models.made()
+        with tempfile.TemporaryDirectory(prefix="conch-dali-") as name:
+            folder = pathlib.Path(name)
+            subprocess.run([dali_models.PYTHON, MAKE, folder], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            cls.picture = (folder / "picture.jpg").read_bytes()
+            for model in ("decode", "arithmetic"):
+                repository.model(model, (folder / model / "config.pbtxt").read_text(),
+                                 files={"1/model.dali": (folder / model / "1/model.dali").read_bytes()})
+
+    def test_arithmetic(self):
+        a, b = numpy.random.default_rng(1).standard_normal((2, 3, 7)).astype(numpy.float32)
+        for module, client in self.clients():
+            self.assert_same(infer(module, client, "arithmetic", {"A": a, "B": b}), ("SUM", "PRODUCT"), (a + b, a * b))
+
+    def test_the_picture_is_sent(self):
+        with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
+            file.write(self.picture)
+            file.flush()
+            sent = subprocess.run([sys.executable, MAKE, "--send", file.name, f"127.0.0.1:{self.server.ports['http']}"],
+                                  check=True, capture_output=True, text=True).stdout
+        self.assertRegex(sent, r"^\(1, 3, 224, 224\) float32 -?[0-9.]+")
 
 
 @needs_library("dali")
