@@ -16,7 +16,7 @@ import onnx_faults
 import onnx_model
 import server as servers
 import wire
-from case import ServerCase, conch_only, needs_library
+from case import IS_TRITON, ServerCase, conch_only, needs_library
 from onnx_model import FLOAT
 
 EXAMPLES = servers.ROOT / "docs/examples/model_repository"
@@ -185,6 +185,42 @@ class Files(OnnxCase):
             self.assertEqual(len(written), 1)
             events = json.loads(written[0].read_text())
             self.assertTrue(any("Mul" in json.dumps(event) for event in events))
+
+
+@needs_library("onnxruntime")
+class Options(OnnxCase):
+    """Threads, memory, rewrites of the graph, and ONNX Runtime's own keys: the answers stay, and what it refuses is told."""
+
+    def test_answers_are_the_same(self):
+        configs = {
+            "no_arena": parameters(enable_mem_arena=0, enable_mem_pattern=0),
+            "arena_given_back": parameters(enable_mem_arena=1, **{"memory.enable_memory_arena_shrinkage": "cpu:0"}),
+            "side_by_side": parameters(execution_mode=1, inter_op_thread_count=2, intra_op_thread_count=2),
+            "no_spinning": parameters(**{"session.intra_op.allow_spinning": 0, "session.set_denormal_as_zero": 1}),
+            "pretransformed": parameters(**{"optimization.minimal_build_optimizations": ""}),
+            **{f"level_{level}": f"optimization {{ graph {{ level: {level} }} }}\n" for level in (-1, 1, 2)},
+        }
+        for name, config in configs.items():
+            with self.subTest(name):
+                self.assertEqual(self.load(name, BACKEND + config, model__onnx=onnx_faults.SOUND), (200, None))
+                for turn in range(3):
+                    numpy.testing.assert_array_equal(self.ask(name, [[turn, 2, 3, 4]]), [[0, 2, 6, 12]])
+        if not IS_TRITON:
+            self.server.wait_for_text("Configuring memory.enable_memory_arena_shrinkage to cpu:0")
+
+    def test_refused(self):
+        for name, config in (("mode", parameters(execution_mode=2)), ("threads", parameters(intra_op_thread_count="many")),
+                             ("arena", parameters(enable_mem_arena="perhaps"))):
+            with self.subTest(name):
+                status, error = self.load(name, BACKEND + config, model__onnx=onnx_faults.SOUND)
+                self.assertEqual(status, 400, error)
+
+    def test_refused_by_each_run(self):
+        config = parameters(**{"memory.enable_memory_arena_shrinkage": "nowhere:0"})
+        self.assertEqual(self.load("shrinks_nowhere", BACKEND + config, model__onnx=onnx_faults.SOUND), (200, None))
+        with self.assertRaises(httpclient.InferenceServerException) as refused:
+            self.ask("shrinks_nowhere", [[1, 2, 3, 4]])
+        self.assertIn("onnx runtime error", str(refused.exception))
 
 
 @needs_library("onnxruntime")
