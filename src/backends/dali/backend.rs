@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{Engines, threads};
+use sdk::engine::threads;
 use sdk::serde_json::Value;
 use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
 
 use crate::capi::{Device, Options};
 use crate::deliver::OutputPlan;
-use crate::engine::Engine;
+use crate::engine::{Engine, OpenEngine};
 use crate::instance::{Instance, Plan};
 use crate::pipeline_file::PipelineFile;
 use crate::signature::Signature;
@@ -26,7 +26,7 @@ pub struct Backend {
     plugins: Vec<PathBuf>,
     is_releasing: bool,
     python: PathBuf,
-    engines: Engines<PathBuf, Arc<Engine>>,
+    engine: OpenEngine,
 }
 
 impl sdk::Backend for Backend {
@@ -46,15 +46,7 @@ impl sdk::Backend for Backend {
                 .collect(),
             is_releasing: config.boolean(settings::RELEASE)?.unwrap_or(false),
             python: PathBuf::from(python.unwrap_or_else(|| "python3".to_owned())),
-            engines: Engines::default(),
-        })
-    }
-}
-
-impl Backend {
-    fn engine(&self, path: PathBuf) -> Result<Arc<Engine>, Error> {
-        self.engines.get(&path, |path| {
-            Engine::open(path, &self.plugins, self.is_releasing).map(Arc::new)
+            engine: OpenEngine::default(),
         })
     }
 }
@@ -79,7 +71,9 @@ impl sdk::Model for Model {
             )
         };
         let library = settings::LIBRARY.for_model(context.config(), backend.library.as_deref())?;
-        let engine = backend.engine(library)?;
+        let engine = backend
+            .engine
+            .get(&library, &backend.plugins, backend.is_releasing)?;
         let file = find(backend, context).map_err(named)?;
         let file = Arc::new(file);
         let signature = probe(&engine, &file, context).map_err(named)?;

@@ -5,7 +5,7 @@ use sdk::engine::LibraryPlace;
 use sdk::{Error, ModelConfig};
 
 /// The oldest DALI that this backend was tried with.
-pub const OLDEST_DALI: &str = "2.0";
+pub const OLDEST_DALI: &str = "1.53";
 
 /// Where DALI's libraries are.
 pub const LIBRARY: LibraryPlace = LibraryPlace {

@@ -6,20 +6,19 @@ import concurrent.futures
 import json
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
-import unittest
 
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-import dali_models
 import server as servers
 from case import IS_TRITON, ServerCase, conch_only, needs_library
-from dali_models import ENVIRONMENT, calls, needs_dali, pipeline
+from dali_models import NEWEST, OLDEST
 
 MAKE = servers.ROOT / "docs/examples/dali/make_repository.py"
 CPU = "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
@@ -50,10 +49,11 @@ def infer(module, client, model, inputs, outputs=()):
 
 
 @needs_library("dali")
-@needs_dali
+@NEWEST.needed()
 class DaliCase(ServerCase):
     flags = ("--model-control-mode=explicit", "--load-model=*")
-    environment = ENVIRONMENT
+    dali = NEWEST
+    environment = NEWEST.environment
 
     def http(self):
         client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}", concurrency=8)
@@ -93,17 +93,17 @@ class Answers(DaliCase):
     def models(cls, repository):
         for name in NAMES:
             more = ARITHMETIC if name == "arithmetic" else ""
-            repository.model(name, config(more), files={"1/model.dali": pipeline(name)})
+            repository.model(name, config(more), files={"1/model.dali": cls.dali.pipeline(name)})
         repository.model("waits", config("max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 200000 preferred_batch_size: [ 8 ] }\n"),
-                         files={"1/model.dali": pipeline("jpeg")})
-        repository.model("two", 'backend: "dali"\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n', files={"1/model.dali": pipeline("jpeg")})
-        repository.model("unbatched", config("max_batch_size: 0\n"), files={"1/model.dali": pipeline("normalise")})
+                         files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        repository.model("two", 'backend: "dali"\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n', files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        repository.model("unbatched", config("max_batch_size: 0\n"), files={"1/model.dali": cls.dali.pipeline("normalise")})
         repository.model("split", config(extra='parameters { key: "split_along_outer_axis" value { string_value: "ROWS" } }\n'
                                          'output [ { name: "ROWS" data_type: TYPE_INT32 dims: [ -1, -1 ] } ]\n'),
-                         files={"1/model.dali": pipeline("steps")})
+                         files={"1/model.dali": cls.dali.pipeline("steps")})
         repository.model("threads", config(extra='max_batch_size: 8\nparameters { key: "num_threads" value { string_value: "3" } }\n'
                                            'default_model_filename: "mine.dali"\noutput [ { name: "IMAGE" dims: [ 48, 64, 3 ] } ]\n'),
-                         files={"1/mine.dali": pipeline("jpeg")})
+                         files={"1/mine.dali": cls.dali.pipeline("jpeg")})
 
     def outputs_of(self, model):
         return [output["name"] for output in self.config_of(model)["output"]]
@@ -112,7 +112,7 @@ class Answers(DaliCase):
         for name in NAMES:
             names = self.outputs_of(name)
             for module, client in self.clients():
-                for index, (inputs, expected) in enumerate(calls(name)):
+                for index, (inputs, expected) in enumerate(self.dali.calls(name)):
                     with self.subTest(model=name, client=module.__name__, call=index):
                         self.assert_same(infer(module, client, name, inputs, names), names, expected)
 
@@ -123,7 +123,7 @@ class Answers(DaliCase):
         def call(number):
             random_ = random.Random(number)
             name = random_.choice((*NAMES, "two"))
-            inputs, expected = random_.choice(calls("jpeg" if name == "two" else name))
+            inputs, expected = random_.choice(self.dali.calls("jpeg" if name == "two" else name))
             module, client = ((httpclient, http), (grpcclient, grpc))[number % 2]
             return name, infer(module, client, name, inputs, outputs[name]), expected
 
@@ -139,7 +139,7 @@ class Answers(DaliCase):
         def run(seed):
             client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}")
             try:
-                for inputs, expected in random.Random(seed).sample(calls("jpeg"), 4):
+                for inputs, expected in random.Random(seed).sample(self.dali.calls("jpeg"), 4):
                     self.assert_same(infer(httpclient, client, "jpeg", inputs), self.outputs_of("jpeg"), expected)
             finally:
                 client.close()
@@ -151,7 +151,7 @@ class Answers(DaliCase):
         client, names = self.grpc(), self.outputs_of("waits")
         before = self.server.statistics("waits")["execution_count"]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            chosen = [calls("jpeg")[index % 4] for index in range(8)]
+            chosen = [self.dali.calls("jpeg")[index % 4] for index in range(8)]
             replies = list(pool.map(lambda call: infer(grpcclient, client, "waits", call[0]), chosen))
         for reply, (_, expected) in zip(replies, chosen):
             self.assert_same(reply, names, expected)
@@ -161,18 +161,18 @@ class Answers(DaliCase):
         self.assertEqual(self.config_of("unbatched")["max_batch_size"], 0)
         names = self.outputs_of("unbatched")
         for module, client in self.clients():
-            for inputs, expected in calls("normalise"):
+            for inputs, expected in self.dali.calls("normalise"):
                 self.assert_same(infer(module, client, "unbatched", inputs, names), names, expected)
 
     def test_samples_are_split(self):
-        inputs, (expected,) = calls("steps")[1]
+        inputs, (expected,) = self.dali.calls("steps")[1]
         if IS_TRITON:
             self.skipTest("there a split output has fewer dimensions than its configuration")
         reply = infer(grpcclient, self.grpc(), "split", inputs)
         numpy.testing.assert_array_equal(reply.as_numpy("ROWS"), expected.reshape(-1, expected.shape[-1]))
 
     def test_parameters(self):
-        inputs, expected = calls("jpeg")[4]
+        inputs, expected = self.dali.calls("jpeg")[4]
         self.assert_same(infer(grpcclient, self.grpc(), "threads", inputs), ["IMAGE"], expected)
         self.assertEqual(self.config_of("threads")["max_batch_size"], 8)
 
@@ -199,7 +199,7 @@ class Answers(DaliCase):
         ):
             with self.subTest(what), self.assertRaises(InferenceServerException):
                 infer(grpcclient, client, model, inputs)
-            inputs, expected = calls("arithmetic")[0]
+            inputs, expected = self.dali.calls("arithmetic")[0]
             self.assert_same(infer(grpcclient, client, "arithmetic", inputs), ("SUM", "PRODUCT"), expected)
 
 
@@ -209,13 +209,13 @@ class HostileImages(DaliCase):
     @classmethod
     def models(cls, repository):
         repository.model("jpeg", config("max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 50000 preferred_batch_size: [ 16 ] }\n"),
-                         files={"1/model.dali": pipeline("jpeg")})
+                         files={"1/model.dali": cls.dali.pipeline("jpeg")})
 
-    @staticmethod
-    def bad(count):
+    @classmethod
+    def bad(cls, count):
         """Whole images that were cut, changed and made up; none of them has to be refused, as some changes leave an image."""
         noise = random.Random(5)
-        good = calls("jpeg")[0][0]["JPEG"].tobytes()
+        good = cls.dali.calls("jpeg")[0][0]["JPEG"].tobytes()
         for index in range(count):
             kind = index % 4
             if kind == 0:
@@ -236,7 +236,7 @@ class HostileImages(DaliCase):
 
     def test_each_fails_alone(self):
         client = self.grpc()
-        inputs, expected = calls("jpeg")[1]
+        inputs, expected = self.dali.calls("jpeg")[1]
         good = inputs["JPEG"].tobytes()
         output = self.config_of("jpeg")["output"][0]["name"]
         refused = 0
@@ -260,16 +260,16 @@ class HostileImages(DaliCase):
         self.assertGreater(refused, 60)
 
     def test_one_bad_sample_fails_its_request(self):
-        inputs, _ = calls("jpeg")[4]
+        inputs, _ = self.dali.calls("jpeg")[4]
         samples = inputs["JPEG"].copy()
         samples[2] = 7
         with self.assertRaises(InferenceServerException):
             infer(grpcclient, self.grpc(), "jpeg", {"JPEG": samples})
 
 
-def malformed():
-    """Twenty files that are no pipeline, or not one that runs."""
-    whole, noise = pipeline("jpeg"), random.Random(3)
+def malformed(whole):
+    """Twenty files that are no pipeline, or not one that runs, made of a whole one."""
+    noise = random.Random(3)
     yield from ((f"cut at {length}", whole[:length]) for length in (0, 1, 2, 10, 100, len(whole) // 2, len(whole) - 1))
     yield from ((f"noise {seed}", random.Random(seed).randbytes(400)) for seed in range(4))
     yield "text", b"a pipeline"
@@ -291,17 +291,17 @@ class MalformedFiles(DaliCase):
 
     @classmethod
     def models(cls, repository):
-        repository.model("good", config(), files={"1/model.dali": pipeline("jpeg")})
-        for index, (_, content) in enumerate(malformed()):
+        repository.model("good", config(), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        for index, (_, content) in enumerate(malformed(cls.dali.pipeline("jpeg"))):
             repository.model(f"bad_{index}", config(), files={"1/model.dali": content})
 
     def test_each_is_refused(self):
-        found = list(malformed())
+        found = list(malformed(self.dali.pipeline("jpeg")))
         self.assertEqual(len(found), 20)
         for index, (what, _) in enumerate(found):
             with self.subTest(what):
                 self.assertIn(f"bad_{index}", self.load_error(f"bad_{index}"))
-        inputs, expected = calls("jpeg")[0]
+        inputs, expected = self.dali.calls("jpeg")[0]
         output = self.config_of("good")["output"][0]["name"]
         self.assert_same(infer(grpcclient, self.grpc(), "good", inputs), [output], expected)
 
@@ -318,9 +318,9 @@ class Refusals(DaliCase):
             ("more_outputs", 'output [ { name: "X" data_type: TYPE_UINT8 dims: [ -1, -1, -1 ] }, { name: "Y" data_type: TYPE_UINT8 dims: [ 1 ] } ]\n'),
             ("no_threads", 'parameters { key: "num_threads" value { string_value: "0" } }\n'),
         ):
-            repository.model(name, config(more), files={"1/model.dali": pipeline("jpeg")})
+            repository.model(name, config(more), files={"1/model.dali": cls.dali.pipeline("jpeg")})
         repository.model("empty", config())
-        repository.model("needs_gpu", config(), files={"1/model.dali": pipeline("normalise").replace(b"\x03cpu", b"\x03gpu")})
+        repository.model("needs_gpu", config(), files={"1/model.dali": cls.dali.pipeline("normalise").replace(b"\x03cpu", b"\x03gpu")})
 
     def test_what_is_wrong_is_said(self):
         for name, expected in (
@@ -336,13 +336,12 @@ class Refusals(DaliCase):
                 self.assertIn(expected, self.load_error(name))
 
 
-@unittest.skipUnless(dali_models.PYTHON.exists() or dali_models.LIBRARY.exists(), "needs DALI for Python")
 class PipelinesInPython(DaliCase):
     flags = ("--model-control-mode=explicit", "--load-model=identity", "--load-model=named")
 
     @classmethod
     def models(cls, repository):
-        dali_models.made()
+        _ = cls.dali.made  # installs DALI for Python
         repository.model("identity", config(), files={"1/dali.py": IDENTITY})
         repository.model("named", config('default_model_filename: "mine.py"\n'), files={"1/mine.py": IDENTITY})
         repository.model("broken", config(), files={"1/dali.py": b"raise ValueError('not today')"})
@@ -362,10 +361,10 @@ class Example(DaliCase):
 
     @classmethod
     def models(cls, repository):
-        dali_models.made()
+        _ = cls.dali.made  # installs DALI for Python
         with tempfile.TemporaryDirectory(prefix="conch-dali-") as name:
             folder = pathlib.Path(name)
-            subprocess.run([dali_models.PYTHON, MAKE, folder], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run([cls.dali.python, MAKE, folder], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             cls.picture = (folder / "picture.jpg").read_bytes()
             for model in ("decode", "arithmetic"):
                 repository.model(model, (folder / model / "config.pbtxt").read_text(),
@@ -385,22 +384,94 @@ class Example(DaliCase):
         self.assertRegex(sent, r"^\(1, 3, 224, 224\) float32 -?[0-9.]+")
 
 
+@OLDEST.needed()
+class FloorAnswers(Answers):
+    """The oldest version that is served, with pipelines and answers of its own Python."""
+
+    dali = OLDEST
+    environment = OLDEST.environment
+
+    def test_it_is_the_library(self):
+        self.assertIn(f"DALI ({OLDEST.library.resolve()})", self.server.output)
+
+
+@OLDEST.needed()
+class FloorRefusals(MalformedFiles):
+    dali = OLDEST
+    environment = OLDEST.environment
+
+
+@OLDEST.needed()
+class FloorImages(HostileImages):
+    dali = OLDEST
+    environment = OLDEST.environment
+
+
+@OLDEST.needed()
+class FloorPipelinesInPython(PipelinesInPython):
+    dali = OLDEST
+    environment = OLDEST.environment
+
+
+@OLDEST.needed()
+class TwoVersions(DaliCase):
+    flags = ("--model-control-mode=explicit", "--load-model=first")
+
+    @classmethod
+    def models(cls, repository):
+        second = f'parameters {{ key: "library" value {{ string_value: "{OLDEST.library}" }} }}\n'
+        repository.model("first", config(), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        repository.model("second", config(second), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        # Another way to the same library is the same library.
+        same = f'parameters {{ key: "library" value {{ string_value: "{NEWEST.library.parent}/./{NEWEST.library.name}" }} }}\n'
+        repository.model("same", config(same), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+
+    def test_the_second_is_refused(self):
+        self.assertIn("a process can have one, and this one has", self.load_error("second"))
+        status, _, body = self.server.request("POST", "/v2/repository/models/same/load")
+        self.assertEqual(status, 200, body)
+        inputs, expected = self.dali.calls("jpeg")[0]
+        for model in ("first", "same"):
+            self.assert_same(infer(grpcclient, self.grpc(), model, inputs), [self.config_of(model)["output"][0]["name"]], expected)
+
+
 @needs_library("dali")
 @conch_only
 class WithoutDali(ServerCase):
-    flags = ("--model-control-mode=explicit",)
     environment = {"CONCH_DALI_LIBRARY": ""}
 
     @classmethod
     def models(cls, repository):
+        # A backend without a DALI beside it.
+        folder = tempfile.TemporaryDirectory(prefix="conch-dali-")
+        cls.addClassCleanup(folder.cleanup)
+        library = servers.built("libtriton_dali.so")
+        (pathlib.Path(folder.name) / "dali").mkdir()
+        shutil.copy(library, pathlib.Path(folder.name) / "dali" / library.name)
+        cls.flags = ("--model-control-mode=explicit", f"--backend-directory={folder.name}")
         repository.model("m", config(), files={"1/model.dali": b"\x10\x01"})
         repository.model("elsewhere", config('parameters { key: "library" value { string_value: "/nonexistent/libdali.so" } }\n'),
                          files={"1/model.dali": b"\x10\x01"})
 
     def test_the_command_is_said(self):
-        if any((servers.backend_directory() / "dali").glob("libdali.so*")):
-            self.skipTest("a DALI lies beside the backend")
         for name, expected in (("m", "scripts/fetch-runtime dali"), ("elsewhere", "/nonexistent/libdali.so")):
             status, _, body = self.server.request("POST", f"/v2/repository/models/{name}/load")
             self.assertNotEqual(status, 200)
             self.assertIn(expected, json.loads(body)["error"])
+            self.assertEqual(len(json.loads(body)["error"].strip().splitlines()), 1)
+
+
+@needs_library("dali")
+@NEWEST.needed()
+class BesideTheBackend(DaliCase):
+    """A DALI that lies beside the backend, as scripts/serve lays it out, is found without being named."""
+
+    environment = {"CONCH_DALI_LIBRARY": ""}
+
+    @classmethod
+    def models(cls, repository):
+        repository.model("jpeg", config(), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+
+    def test_it_is_found(self):
+        inputs, expected = self.dali.calls("jpeg")[0]
+        self.assert_same(infer(grpcclient, self.grpc(), "jpeg", inputs), [self.config_of("jpeg")["output"][0]["name"]], expected)
