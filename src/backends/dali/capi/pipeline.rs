@@ -190,12 +190,12 @@ impl Pipeline {
     pub fn run(&mut self) -> Result<Outputs<'_>, Error> {
         let table = &self.runtime.table;
         // SAFETY: built, and borrowed uniquely. Earlier outputs borrowed it too, so they are gone.
-        self.runtime
-            .check(unsafe { (table.run)(self.raw.as_ptr()) })?;
+        let status = unsafe { (table.run)(self.raw.as_ptr()) };
+        self.runtime.check(status)?;
         let mut raw = ptr::null_mut();
         // SAFETY: as above; the result is writable.
-        self.runtime
-            .check(unsafe { (table.pop_outputs)(self.raw.as_ptr(), &raw mut raw) })?;
+        let status = unsafe { (table.pop_outputs)(self.raw.as_ptr(), &raw mut raw) };
+        self.runtime.check(status)?;
         let raw = NonNull::new(raw).ok_or_else(|| Error::internal("DALI gave no outputs"))?;
         // SAFETY: ours, and of this pipeline, which stays borrowed.
         Ok(unsafe { Outputs::new(&self.runtime, raw) })

@@ -172,14 +172,4 @@ mod tests {
             assert_eq!(brief(message), expected);
         }
     }
-
-    #[test]
-    fn what_is_not_there_cannot_be_opened() {
-        let refused = Runtime::open(Path::new("/nonexistent/libdali.so")).unwrap_err();
-        assert_eq!(refused.code(), Code::Unavailable);
-        assert!(
-            refused.message().contains("libdali_operators.so"),
-            "{refused}"
-        );
-    }
 }
