@@ -5,11 +5,14 @@ configurations that are refused."""
 import concurrent.futures
 import json
 import pathlib
+import queue
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import unittest
 
 import numpy
 import tritonclient.grpc as grpcclient
@@ -203,6 +206,64 @@ class Answers(DaliCase):
             self.assert_same(infer(grpcclient, client, "arithmetic", inputs), ("SUM", "PRODUCT"), expected)
 
 
+class Movies(DaliCase):
+    """A pipeline that makes several batches of one input: a response each, of a decoupled model."""
+
+    @classmethod
+    def models(cls, repository):
+        more = 'max_batch_size: 0\noutput [ { name: "FRAMES" data_type: TYPE_UINT8 dims: [ -1, -1, -1, -1, 3 ] } ]\n'
+        movie = {"1/model.dali": cls.dali.pipeline("video")}
+        repository.model("decoupled", config(more + "model_transaction_policy { decoupled: true }\n"), files=movie)
+        repository.model("plain", config(more), files=movie)
+
+    def ask(self, model, movie):
+        """The responses of a stream up to the final one, or the error that ended it."""
+        answers, client = queue.Queue(), self.grpc()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        tensor = grpcclient.InferInput("VIDEO", list(movie.shape), "UINT8")
+        tensor.set_data_from_numpy(movie)
+        client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
+        found = []
+        while True:
+            result, error = answers.get(timeout=60)
+            if error:
+                return error
+            if result.as_numpy("FRAMES") is not None:
+                found.append(result.as_numpy("FRAMES"))
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                return found
+
+    def test_each_sequence_is_a_response(self):
+        movies = self.dali.calls("video")
+        for inputs, expected in (*movies, *movies):
+            found = self.ask("decoupled", inputs["VIDEO"])
+            self.assertEqual([frames.shape for frames in found], [frames.shape for frames in expected])
+            for got, wanted in zip(found, expected):
+                numpy.testing.assert_array_equal(got, wanted)
+
+    def test_movies_at_once(self):
+        movies = self.dali.calls("video")
+        chosen = [movies[index % len(movies)] for index in range(32)]
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            for found, (_, expected) in zip(pool.map(lambda call: self.ask("decoupled", call[0]["VIDEO"]), chosen), chosen):
+                self.assertEqual([frames.tobytes() for frames in found], [frames.tobytes() for frames in expected])
+
+    def test_a_cut_movie_fails_alone(self):
+        # Not of every length: some end DALI's process, in Python as well.
+        inputs, expected = self.dali.calls("video")[0]
+        whole = inputs["VIDEO"]
+        for length in (0, 4, 100, 300):
+            self.assertIsInstance(self.ask("decoupled", whole[:, :length]), InferenceServerException, length)
+            self.assertEqual(len(self.ask("decoupled", whole)), len(expected))
+
+    def test_other_models_are_refused_more_than_one(self):
+        movies = self.dali.calls("video")
+        error = self.ask("plain", movies[0][0]["VIDEO"])
+        self.assertIn("makes several responses to a request; its model must be decoupled", str(error))
+        inputs, (expected,) = movies[1]
+        self.assert_same(infer(grpcclient, self.grpc(), "plain", inputs), ["FRAMES"], [expected])
+
+
 class HostileImages(DaliCase):
     """Images that cannot be decoded: each fails its own request and no other."""
 
@@ -265,6 +326,28 @@ class HostileImages(DaliCase):
         samples[2] = 7
         with self.assertRaises(InferenceServerException):
             infer(grpcclient, self.grpc(), "jpeg", {"JPEG": samples})
+
+
+@unittest.skipUnless(shutil.which("prlimit"), "there is no prlimit")
+class ShortOfMemory(DaliCase):
+    """An image of few bytes that says it has 13 GB of pixels, where there are 8."""
+
+    launcher = ("prlimit", "--as=8000000000")
+
+    @classmethod
+    def models(cls, repository):
+        repository.model("jpeg", config(), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+
+    def test_the_request_fails(self):
+        inputs, expected = self.dali.calls("jpeg")[0]
+        whole = inputs["JPEG"]
+        size = whole.tobytes().index(b"\xff\xc0") + 5
+        huge = whole.copy()
+        huge[0, size:size + 4] = numpy.frombuffer(struct.pack(">HH", 65500, 65500), numpy.uint8)
+        for module, client in self.clients():
+            with self.assertRaisesRegex(InferenceServerException, "bad_alloc"):
+                infer(module, client, "jpeg", {"JPEG": huge})
+            self.assert_same(infer(module, client, "jpeg", inputs), [self.config_of("jpeg")["output"][0]["name"]], expected)
 
 
 def malformed(whole):
