@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+mod arguments;
 mod autoserialize;
 mod backend;
 #[allow(unsafe_code)] // The one door to the C library.
@@ -22,5 +23,6 @@ mod pipeline_file;
 mod settings;
 mod signature;
 mod validate;
+mod wire;
 
 conch_backend_sdk::export_backend!(backend::Backend);

@@ -354,7 +354,10 @@ def malformed(whole):
     """Twenty files that are no pipeline, or not one that runs, made of a whole one."""
     noise = random.Random(3)
     yield from ((f"cut at {length}", whole[:length]) for length in (0, 1, 2, 10, 100, len(whole) // 2, len(whole) - 1))
-    yield from ((f"noise {seed}", random.Random(seed).randbytes(400)) for seed in range(4))
+    yield from ((f"noise {seed}", random.Random(seed).randbytes(400)) for seed in range(2))
+    # DALI itself would read through a null pointer.
+    yield "argument without a value", whole.replace(b"\x12\x06string*\x03cpu", b"\x12\x06string\x22\x03cpu", 1)
+    yield "list that is none", whole.replace(b"\x40\x00\x40\x01", b"\x40\x00\x40\x00", 1)
     yield "text", b"a pipeline"
     yield "zeros", bytes(500)
     yield "no batch", whole.replace(b"\x10\x10", b"\x18\x10", 1)
@@ -383,7 +386,11 @@ class MalformedFiles(DaliCase):
         self.assertEqual(len(found), 20)
         for index, (what, _) in enumerate(found):
             with self.subTest(what):
-                self.assertIn(f"bad_{index}", self.load_error(f"bad_{index}"))
+                error = self.load_error(f"bad_{index}")
+                self.assertIn(f"bad_{index}", error)
+                self.assertEqual(len(error.strip().splitlines()), 1, error)
+                if what in ("argument without a value", "list that is none"):
+                    self.assertIn("has no value of its type string", error)
         inputs, expected = self.dali.calls("jpeg")[0]
         output = self.config_of("good")["output"][0]["name"]
         self.assert_same(infer(grpcclient, self.grpc(), "good", inputs), [output], expected)
