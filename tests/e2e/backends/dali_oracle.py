@@ -52,6 +52,12 @@ def steps():
     return a + 1
 
 
+# Its output has a name of its own.
+@pipeline_def(batch_size=16, num_threads=2, device_id=None, output_dtype=[types.INT32], output_ndim=[2])
+def rows():
+    return fn.cast(fn.external_source(device="cpu", name="A", dtype=types.INT32, ndim=2), dtype=types.INT32, name="ROWS")
+
+
 # Takes a movie and makes a batch of one sequence in each run.
 @pipeline_def(batch_size=1, num_threads=1, device_id=None, output_dtype=[types.UINT8], output_ndim=[4])
 def video():
@@ -110,6 +116,7 @@ def calls():
     yield "arithmetic", arithmetic, [{name: noise.standard_normal((count, length)).astype(numpy.float32) for name in "AB"}
                                      for count, length in ((1, 4), (3, 9), (16, 1), (1, 1000))]
     yield "steps", steps, [{"A": noise.integers(-9, 9, shape, dtype=numpy.int32)} for shape in ((1, 3, 5), (2, 4, 2))]
+    yield "rows", rows, [{"A": noise.integers(-9, 9, (2, 4, 3), dtype=numpy.int32)}]
     yield "video", video, [{"VIDEO": movie(count)[None]} for count in FRAMES]
 
 

@@ -20,7 +20,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 import server as servers
-from case import IS_TRITON, ServerCase, conch_only, needs_library
+from case import ServerCase, conch_only, needs_library
 from dali_models import NEWEST, OLDEST
 
 MAKE = servers.ROOT / "docs/examples/dali/make_repository.py"
@@ -101,9 +101,8 @@ class Answers(DaliCase):
                          files={"1/model.dali": cls.dali.pipeline("jpeg")})
         repository.model("two", 'backend: "dali"\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n', files={"1/model.dali": cls.dali.pipeline("jpeg")})
         repository.model("unbatched", config("max_batch_size: 0\n"), files={"1/model.dali": cls.dali.pipeline("normalise")})
-        repository.model("split", config(extra='parameters { key: "split_along_outer_axis" value { string_value: "ROWS" } }\n'
-                                         'output [ { name: "ROWS" data_type: TYPE_INT32 dims: [ -1, -1 ] } ]\n'),
-                         files={"1/model.dali": cls.dali.pipeline("steps")})
+        split = 'parameters { key: "split_along_outer_axis" value { string_value: "OTHER:ROWS" } }\n'
+        repository.model("split", config(split), files={"1/model.dali": cls.dali.pipeline("rows")})
         repository.model("threads", config(extra='max_batch_size: 8\nparameters { key: "num_threads" value { string_value: "3" } }\n'
                                            'default_model_filename: "mine.dali"\noutput [ { name: "IMAGE" dims: [ 48, 64, 3 ] } ]\n'),
                          files={"1/mine.dali": cls.dali.pipeline("jpeg")})
@@ -168,11 +167,11 @@ class Answers(DaliCase):
                 self.assert_same(infer(module, client, "unbatched", inputs, names), names, expected)
 
     def test_samples_are_split(self):
-        inputs, (expected,) = self.dali.calls("steps")[1]
-        if IS_TRITON:
-            self.skipTest("there a split output has fewer dimensions than its configuration")
-        reply = infer(grpcclient, self.grpc(), "split", inputs)
-        numpy.testing.assert_array_equal(reply.as_numpy("ROWS"), expected.reshape(-1, expected.shape[-1]))
+        self.assertEqual([(output["name"], output["dims"]) for output in self.config_of("split")["output"]], [("ROWS", [-1])])
+        inputs, (expected,) = self.dali.calls("rows")[0]
+        for module, client in self.clients():
+            reply = infer(module, client, "split", inputs)
+            numpy.testing.assert_array_equal(reply.as_numpy("ROWS"), expected.reshape(-1, expected.shape[-1]))
 
     def test_parameters(self):
         inputs, expected = self.dali.calls("jpeg")[4]
