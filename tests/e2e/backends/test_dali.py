@@ -3,7 +3,9 @@ with different shapes, and at once; configurations that are completed; pipelines
 configurations that are refused."""
 
 import concurrent.futures
+import contextlib
 import json
+import os
 import pathlib
 import queue
 import random
@@ -22,6 +24,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 import server as servers
 from case import ServerCase, conch_only, needs_library
 from dali_models import NEWEST, OLDEST
+from waiting import until_equal
 
 MAKE = servers.ROOT / "docs/examples/dali/make_repository.py"
 CPU = "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
@@ -261,6 +264,35 @@ class Movies(DaliCase):
         self.assertIn("makes several responses to a request; its model must be decoupled", str(error))
         inputs, (expected,) = movies[1]
         self.assert_same(infer(grpcclient, self.grpc(), "plain", inputs), ["FRAMES"], [expected])
+
+
+@unittest.skipUnless(shutil.which("taskset"), "there is no taskset")
+class Threads(DaliCase):
+    """On one CPU: as many threads as the model says, else the instance's share of that CPU."""
+
+    launcher = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    flags = ("--model-control-mode=explicit",)
+
+    @classmethod
+    def models(cls, repository):
+        three = 'parameters { key: "num_threads" value { string_value: "3" } }\n'
+        two = 'backend: "dali"\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n'
+        repository.model("three", config(three), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        repository.model("two", two, files={"1/model.dali": cls.dali.pipeline("jpeg")})
+
+    def count(self):
+        found = 0
+        for thread in pathlib.Path(f"/proc/{self.server.process.pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                found += "[DALI][TP" in (thread / "comm").read_text()
+        return found
+
+    def test_their_number(self):
+        for model, expected in (("three", 3), ("two", 5)):
+            status, _, body = self.server.request("POST", f"/v2/repository/models/{model}/load")
+            self.assertEqual(status, 200, body)
+            # A pipeline that only told what it declares is gone, its threads soon too.
+            until_equal(self.count, expected, f"threads with {model}")
 
 
 class HostileImages(DaliCase):
