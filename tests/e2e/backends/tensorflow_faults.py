@@ -119,6 +119,12 @@ GRAPHS = NO_MESSAGES | {
     "size_beyond_memory": with_constant(constant("c", FLOAT, (1 << 40, 1 << 10))),
     "size_beyond_numbers": with_constant(constant("c", FLOAT, (1 << 40, 1 << 40))),
     "255_dimensions": with_constant(constant("c", FLOAT, (1,) * 255, bytes(4))),
+    "constant_of_another_type": with_constant(constant("c", INT32, (4,), bytes(16), says=FLOAT)),
+    "constant_of_resources": with_constant(constant("c", RESOURCE, (4,), b"1234", says=FLOAT)),
+    "constant_of_an_unknown_type": with_constant(constant("c", 98, (4,), bytes(16), says=FLOAT)),
+    "constant_of_a_type_unknown_to_all": with_constant(constant("c", 98, (4,), bytes(16))),
+    "constant_of_references": with_constant(constant("c", 101, (4,), bytes(16))),
+    "constant_without_a_type": with_constant(constant("c", 0, (4,), bytes(16))),
     "shape_of_255_dimensions": graph(placeholder(dims=(1,) * 255), relu()),
     "impossible_number_of_inputs": graph(placeholder(), node("Y", "AddN", ["X"], N=number(3, 1 << 50), T=type_of(FLOAT))),
     "negative_number_of_inputs": graph(placeholder(), node("Y", "AddN", ["X"], N=number(3, -2), T=type_of(FLOAT))),
@@ -181,8 +187,6 @@ SAVED_MODELS = NO_MESSAGES | {f"graph_{name}": saved(GRAPHS[name]) for name in W
 
 # By name: graphs that load, and whose runs fail, if they are not refused before.
 FAILING = {
-    "constant_of_another_type": saved(with_constant(constant("c", INT32, (4,), bytes(16), says=FLOAT))),
-    "constant_of_resources": saved(with_constant(constant("c", RESOURCE, (4,), b"1234", says=FLOAT))),
     "no_such_function": saved(graph(placeholder(), calls("absent"))),
     "signature_without_tensors": saved(SOUND, part(3, "tensorflow/serving/predict")),
     "signature_of_another_type": saved(SOUND, signature_of(x=info("X:0", INT32))),
