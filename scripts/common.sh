@@ -75,10 +75,14 @@ lay_out_backends() {
       same_file "$library" "$directory/python/$name/$(basename "$library")"
     done
   fi
-  for library in "$cache"/onnxruntime/libonnxruntime.so*; do
-    if [ -e "$library" ] && [ -d "$directory/onnxruntime" ]; then
-      same_file "$library" "$directory/onnxruntime/$(basename "$library")"
-    fi
+  # Engines that scripts/fetch-runtime has fetched, beside the backends that open them. Headers are not for running.
+  for library in "$(dirname "${BASH_SOURCE[0]}")"/runtimes/*.sh; do
+    name=$(basename "$library" .sh)
+    [ -d "$cache/$name" ] && [ -d "$directory/$name" ] || continue
+    (cd "$cache/$name" && find . -path ./include -prune -o -type f ! -name '*.part' -print) | while read -r library; do
+      mkdir -p "$directory/$name/$(dirname "$library")"
+      same_file "$cache/$name/$library" "$directory/$name/$library"
+    done
   done
   echo "$directory"
 }

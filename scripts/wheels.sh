@@ -1,7 +1,18 @@
 # Read by the fetch scripts, after common.sh: pinned files out of Python wheels.
 
+# Wheels from this size on are loaded by a pip that goes on where a broken download stopped.
+large_mb=100
+
 # Whether a file is there and has this SHA-256 sum.
 has_sum() { [ -f "$2" ] && [ "$(sha256sum <"$2" | cut -d' ' -f1)" = "$1" ]; }
+
+# Ends the script where the machine is none that wheels are pinned for: PRODUCT OTHERWISE.
+only_on_x86_64() {
+  case $(uname -sm) in
+    "Linux x86_64") ;;
+    *) fail "no $1 is pinned for $(uname -sm). $2" ;;
+  esac
+}
 
 # Prints a Python that has pip: the system's, or one in an environment of our own, since Debian's Python comes without.
 python_with_pip() {
@@ -12,18 +23,63 @@ python_with_pip() {
   python3 -m venv "$cache/pip" >/dev/null 2>&1 && echo "$own"
 }
 
-# Downloads the wheel of REQUIREMENT for this kind of machine and prints its path. The same file whichever Python runs here.
+# Whether the pip of a Python can go on with a broken download.
+resumes() { "$1" -m pip download --help 2>/dev/null | grep -q -e --resume-retries; }
+
+# Prints a Python whose pip resumes downloads, or the one with any pip where such cannot be had.
+python_that_resumes() {
+  local own=$cache/pip/bin/python python
+  python=$(python_with_pip) || return
+  if ! resumes "$python"; then
+    [ -x "$own" ] || python3 -m venv "$cache/pip" >/dev/null 2>&1 || true
+    resumes "$own" || "$own" -m pip --timeout 5 --retries 1 install --quiet --disable-pip-version-check --upgrade pip >"$cache/pip.log" 2>&1 || true
+    ! resumes "$own" || python=$own
+  fi
+  echo "$python"
+}
+
+# Tells now and then, while process PID lasts, how much it has loaded into FOLDER, of MB megabytes if that is known.
+tell_progress() {
+  local pid=$1 folder=$2 of=${3:+ of $3} shown=$SECONDS
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.2
+    if [ $((SECONDS - shown)) -ge 5 ]; then
+      shown=$SECONDS
+      step "  ... $(du -sm "$folder" 2>/dev/null | cut -f1)$of MB"
+    fi
+  done
+}
+
+# Downloads the wheel of REQUIREMENT for this kind of machine and prints its path: REQUIREMENT SHA-256 OTHERWISE [MB]. The same file
+# whichever Python runs here. A wheel that is there whole is used as it is.
 fetch_wheel() {
-  local requirement=$1 sum=$2 otherwise=$3 folder=$cache/wheels/${1%%=*} log=$cache/wheels.log python wheel
-  python=$(python_with_pip) || fail "python3 with pip or venv is needed to fetch $requirement (apt-get install python3-venv). $otherwise"
-  rm -rf "$folder"
+  local requirement=$1 sum=$2 otherwise=$3 mb=${4:-} folder=$cache/wheels/${1%%=*} log python wheel pid options=()
+  log=$folder.log
   mkdir -p "$folder"
+  for wheel in "$folder"/*.whl; do
+    if has_sum "$sum" "$wheel"; then
+      echo "$wheel"
+      return
+    fi
+  done
+  if [ "${mb:-0}" -ge "$large_mb" ]; then python=$(python_that_resumes); else python=$(python_with_pip); fi ||
+    fail "python3 with pip or venv is needed to fetch $requirement (apt-get install python3-venv). $otherwise"
+  if resumes "$python"; then options=(--resume-retries 20); fi
+  rm -rf "$folder"
+  mkdir -p "$folder/part"
   # Without a network it gives up after seconds, where pip's own settings make it a minute and more.
-  if ! "$python" -m pip --timeout 5 --retries 1 download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
-    --platform manylinux_2_28_x86_64 --dest "$folder" "$requirement" >"$log" 2>&1; then
+  TMPDIR=$folder/part "$python" -m pip --timeout 5 --retries 1 download --quiet --disable-pip-version-check --no-deps --no-cache-dir \
+    --only-binary=:all: --python-version 3.11 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+    --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 "${options[@]}" \
+    --dest "$folder" "$requirement" >"$log" 2>&1 &
+  pid=$!
+  tell_progress "$pid" "$folder" "$mb"
+  if ! wait "$pid"; then
+    rm -rf "$folder/part"
     fail "pip could not fetch $requirement: $(tail -n 1 "$log")
 Is there a network, or a package index in pip's configuration? $otherwise"
   fi
+  rm -rf "$folder/part"
   wheel=$(find "$folder" -name '*.whl' -print -quit)
   has_sum "$sum" "$wheel" || fail "$requirement came with another SHA-256 sum than the one pinned; it is not used. $otherwise"
   echo "$wheel"
@@ -33,12 +89,12 @@ Is there a network, or a package index in pip's configuration? $otherwise"
 unpack() {
   local wheel=$1 file=$2 sum=$3 target=$4
   mkdir -p "$(dirname "$target")"
-  python3 - "$wheel" "$file" "$target.part" <<'T' || fail "cannot unpack $file from $wheel"
+  python3 - "$wheel" "$file" "$target.part" <<'U' || fail "cannot unpack $file from $wheel"
 import shutil, sys, zipfile
 wheel, name, target = sys.argv[1:]
 with zipfile.ZipFile(wheel) as archive, archive.open(name) as source, open(target, "wb") as sink:
     shutil.copyfileobj(source, sink)
-T
+U
   [ -z "$sum" ] || has_sum "$sum" "$target.part" || fail "$file has another SHA-256 sum than the one pinned; it is not used"
   mv "$target.part" "$target"
 }

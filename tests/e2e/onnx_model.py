@@ -86,3 +86,33 @@ def halves():
          node("Reshape", ["first", "column"], ["output0"]), node("Reshape", ["last", "column"], ["output1"])],
         [constant("zero", [0]), constant("one", [1]), constant("three", [3]), constant("four", [4]),
          constant("column", [3, 1])])
+
+
+def outside(name, kind, shape, location, offset=None, length=None):
+    """A constant whose bytes are in a file beside the model."""
+    entries = {"location": location, "offset": offset, "length": length}
+    external = b"".join(part(13, part(1, key) + part(2, str(entry))) for key, entry in entries.items() if entry is not None)
+    return b"".join(number(1, dim) for dim in shape) + number(2, kind) + part(8, name) + external + number(14, 1)
+
+
+def graph(inputs, outputs, nodes, name="body"):
+    """A graph within an operator."""
+    content = b"".join(part(1, entry) for entry in nodes) + part(2, name)
+    return content + b"".join(part(11, value(*entry)) for entry in inputs) + b"".join(part(12, value(*entry)) for entry in outputs)
+
+
+def with_graph(operation, name, content):
+    """An operator with one more setting, a graph."""
+    return operation + part(5, part(1, name) + part(6, content) + number(20, 5))
+
+
+def counting():
+    """Y[rows,1] = X + the largest X, by as many turns of a loop: a model whose time its inputs say."""
+    body = graph([("turn", INT64, ()), ("on", BOOL, ()), ("before", FLOAT, ("rows", 1))],
+                 [("still", BOOL, ()), ("after", FLOAT, ("rows", 1))],
+                 [node("Identity", ["on"], ["still"]), node("Add", ["before", "one"], ["after"])])
+    return model(
+        [("X", FLOAT, ("rows", 1))], [("Y", FLOAT, ("rows", 1))],
+        [node("ReduceMax", ["X"], ["largest"], keepdims=0), node("Cast", ["largest"], ["turns"], to=INT64),
+         with_graph(node("Loop", ["turns", "", "X"], ["Y"]), "body", body)],
+        [constant("one", [1.0], FLOAT)])

@@ -50,9 +50,14 @@ def backend_directory():
         if library.exists():
             place(directory / backend / library.name, library)
     place_python(directory / "python")
-    for runtime in sorted(CACHE.glob("onnxruntime/libonnxruntime.so*")):
-        if (directory / "onnxruntime").is_dir():
-            place(directory / "onnxruntime" / runtime.name, runtime)
+    for script in sorted((ROOT / "scripts/runtimes").glob("*.sh")):
+        engine, backend = CACHE / script.stem, directory / script.stem
+        if engine.is_dir() and backend.is_dir():
+            for file in engine.rglob("*"):
+                inside = file.relative_to(engine)
+                if file.is_file() and inside.parts[0] != "include" and file.suffix != ".part":
+                    (backend / inside).parent.mkdir(parents=True, exist_ok=True)
+                    place(backend / inside, file)
     return directory
 
 

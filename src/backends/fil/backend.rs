@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use conch_backend_sdk as sdk;
-use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, MemoryCharge, ModelContext};
+use sdk::engine::{self, threads};
+use sdk::{BackendContext, Batch, Error, InstanceContext, MemoryCharge, ModelConfig, ModelContext};
 
 use crate::complete;
 use crate::forest::model::Forest;
@@ -12,9 +13,6 @@ use crate::formats::Format;
 use crate::instance::Instance;
 use crate::served::Served;
 use crate::settings::{Settings, inert};
-
-/// Rows that a model gets if neither its configuration nor the command line says otherwise.
-const DEFAULT_MAX_BATCH_SIZE: i64 = 4;
 
 /// What all models share.
 pub struct Backend {
@@ -25,9 +23,8 @@ impl sdk::Backend for Backend {
     type Model = Model;
 
     fn initialize(context: &BackendContext) -> Result<Self, Error> {
-        let size = context.config().integer("default-max-batch-size")?;
         Ok(Backend {
-            default_max_batch_size: size.unwrap_or(DEFAULT_MAX_BATCH_SIZE),
+            default_max_batch_size: engine::default_max_batch_size(context.config())?,
         })
     }
 
@@ -41,6 +38,7 @@ impl sdk::Backend for Backend {
 /// A loaded model version.
 pub struct Model {
     served: Served,
+    config: ModelConfig,
     /// What the forest takes, in the server's memory limit.
     _charge: MemoryCharge,
 }
@@ -73,6 +71,7 @@ impl sdk::Model for Model {
         charge.add(served.forest.byte_count() as u64)?;
         Ok(Model {
             served,
+            config: context.config().clone(),
             _charge: charge,
         })
     }
@@ -82,14 +81,10 @@ impl sdk::Instance for Instance {
     type Model = Model;
 
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        if context.kind == Kind::Gpu {
-            return Err(Error::unsupported(format!(
-                "unable to load model '{}': instance '{}' is of KIND_GPU, and the fil backend runs \
-                 on CPUs only; set kind: KIND_CPU in the model's instance_group",
-                model.served.name, context.name
-            )));
-        }
-        Ok(Instance::new())
+        engine::refuse_gpu("fil", &model.served.name, context)?;
+        Ok(Instance::new(model.served.threads_max.unwrap_or_else(
+            || threads::share_of_cpus(&model.config, context),
+        )))
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {

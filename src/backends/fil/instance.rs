@@ -2,7 +2,6 @@
 //! apart.
 
 use std::ffi::CString;
-use std::thread;
 
 use conch_backend_sdk as sdk;
 use sdk::{Batch, DataType, Error, Gather, Join, Response, Scatter};
@@ -17,6 +16,7 @@ pub struct Instance {
     output: CString,
     shap_output: CString,
     gather: Gather,
+    threads_max: usize,
     /// Made by the thread that executes, whose CPUs are the instance's.
     predictor: Option<Predictor>,
     rows: Vec<usize>,
@@ -24,8 +24,10 @@ pub struct Instance {
 }
 
 impl Instance {
-    pub fn new() -> Instance {
+    /// With so many threads for a batch.
+    pub fn new(threads_max: usize) -> Instance {
         Instance {
+            threads_max,
             input: c_string(INPUT),
             output: c_string(OUTPUT),
             shap_output: c_string(SHAP_OUTPUT),
@@ -122,10 +124,10 @@ impl Instance {
         let refused = |_| Error::out_of_memory(count.saturating_mul(size_of::<f32>()));
         self.answers.try_reserve_exact(count).map_err(refused)?;
         self.answers.resize(count, 0.0);
-        let predictor = self.predictor.get_or_insert_with(|| {
-            let cpus = thread::available_parallelism().map_or(1, usize::from);
-            Predictor::new(model.threads_max.unwrap_or(cpus / model.instance_count))
-        });
+        let threads_max = self.threads_max;
+        let predictor = self
+            .predictor
+            .get_or_insert_with(|| Predictor::new(threads_max));
         let finish = |values: &[f64], answer: &mut [f32]| model.answer.write(values, answer);
         predictor.predict(&model.forest, values, &mut self.answers, width, &finish);
         let answers = self.answers.chunks(width);

@@ -19,7 +19,6 @@ pub struct Served {
     pub shap: Option<(Shap, Output)>,
     /// Threads for a batch of one instance; none: its share of the CPUs.
     pub threads_max: Option<usize>,
-    pub instance_count: usize,
 }
 
 impl Served {
@@ -61,7 +60,6 @@ impl Served {
             output: output(name, config, OUTPUT, width)?,
             shap,
             threads_max: settings.threads_max,
-            instance_count: usize::try_from(config.instance_count()).unwrap_or(1).max(1),
         })
     }
 }

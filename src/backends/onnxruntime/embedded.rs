@@ -16,7 +16,7 @@ use rten_tensor::{Tensor, TensorView};
 use sdk::{DataType, Error, element_count};
 
 use crate::onnx_file;
-use crate::tensor::{Feed, Signature, Target};
+use conch_backend_sdk::engine::{Feed, Signature, Target};
 
 pub const DESCRIPTION: &str = "the embedded engine rten 0.27, since no ONNX Runtime library was \
                                found (set the backend setting onnxruntime-library or \
@@ -36,7 +36,7 @@ pub struct Session {
 impl Session {
     /// # Errors
     /// `Unavailable` if the file cannot be read; `Unsupported` for what rten cannot do.
-    pub fn load(path: &Path, thread_count: i32) -> Result<Self, Error> {
+    pub fn load(path: &Path, thread_count: Option<i32>) -> Result<Self, Error> {
         let file = std::fs::read(path).map_err(|error| {
             Error::unavailable(format!("cannot read {}: {error}", path.display()))
         })?;
@@ -57,7 +57,7 @@ impl Session {
                 path.display()
             ))
         })?;
-        let threads = usize::try_from(thread_count)
+        let threads = usize::try_from(thread_count.unwrap_or(1))
             .ok()
             .filter(|&count| count > 0)
             .map(|count| Arc::new(ThreadPool::with_num_threads(count)));

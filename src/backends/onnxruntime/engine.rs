@@ -4,13 +4,23 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use conch_backend_sdk::{DataType, Error};
+use conch_backend_sdk as sdk;
+use sdk::engine::{Contents, Feed, LibraryPlace, Signature, Target};
+use sdk::{DataType, Error, Interrupt, engine};
 
 use crate::ort::{self, Runtime, SessionOptions};
-use crate::tensor::{Feed, Signature, Target};
 
 #[cfg(feature = "embedded")]
 use crate::embedded;
+
+/// Where ONNX Runtime's library is.
+pub const PLACE: LibraryPlace = LibraryPlace {
+    backend: "onnxruntime",
+    product: "ONNX Runtime",
+    variable: "CONCH_ONNXRUNTIME_LIBRARY",
+    settings: &["onnxruntime-library", "library"],
+    stem: "libonnxruntime.so",
+};
 
 /// Value of a library setting that asks for the embedded engine.
 pub const EMBEDDED: &str = "embedded";
@@ -24,37 +34,13 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// The choice that a setting's text makes.
-    pub fn parse(text: &str) -> Self {
-        if text == EMBEDDED {
-            Choice::Embedded
-        } else {
-            Choice::Library(PathBuf::from(text))
+    /// The choice that a setting makes.
+    pub fn of_setting(setting: PathBuf) -> Self {
+        match setting == Path::new(EMBEDDED) {
+            true => Choice::Embedded,
+            false => Choice::Library(setting),
         }
     }
-
-    /// Where no setting says anything: a library beside the backend's own, else the embedded
-    /// engine.
-    pub fn find(directory: &Path) -> Self {
-        let mut names: Vec<_> = std::fs::read_dir(directory)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.file_name())
-            .filter(|name| is_library_name(&name.to_string_lossy()))
-            .collect();
-        // The bare name is what an administrator links to the version to be used; it sorts first.
-        names.sort();
-        match names.first() {
-            Some(name) => Choice::Library(directory.join(name)),
-            None => Choice::Embedded,
-        }
-    }
-}
-
-fn is_library_name(name: &str) -> bool {
-    name.strip_prefix("libonnxruntime.so")
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// An opened engine.
@@ -107,15 +93,23 @@ impl Session {
     pub fn load(engine: &Engine, model: &Path, options: &SessionOptions) -> Result<Self, Error> {
         match engine {
             Engine::OnnxRuntime(runtime) => {
+                check_providers(options, |name| runtime.has_provider(name))?;
                 ort::Session::load(runtime, model, options).map(Session::OnnxRuntime)
             }
             #[cfg(feature = "embedded")]
-            Engine::Embedded => embedded::Session::load(model, options.intra_op_threads)
-                .map(|session| Session::Embedded(Box::new(session))),
+            Engine::Embedded => {
+                check_providers(options, |_| false)?;
+                embedded::Session::load(model, options.intra_op_threads)
+                    .map(|session| Session::Embedded(Box::new(session)))
+            }
         }
     }
+}
 
-    pub fn signature(&self) -> &Signature {
+impl engine::Session for Session {
+    type Output = Output;
+
+    fn signature(&self) -> &Signature {
         match self {
             Session::OnnxRuntime(session) => session.signature(),
             #[cfg(feature = "embedded")]
@@ -123,8 +117,7 @@ impl Session {
         }
     }
 
-    /// Whether outputs can be written into memory of the response.
-    pub fn writes_in_place(&self) -> bool {
+    fn writes_in_place(&self) -> bool {
         match self {
             Session::OnnxRuntime(_) => true,
             #[cfg(feature = "embedded")]
@@ -132,12 +125,15 @@ impl Session {
         }
     }
 
-    /// Runs the model; outputs in the order of `targets`, `None` for those with memory of their
-    /// own.
-    ///
-    /// # Errors
-    /// What the engine says.
-    pub fn run(
+    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
+        match self {
+            Session::OnnxRuntime(session) => Some(session.interrupt()),
+            #[cfg(feature = "embedded")]
+            Session::Embedded(_) => None,
+        }
+    }
+
+    fn run(
         &mut self,
         feeds: &[Feed<'_>],
         targets: &mut [Target<'_, '_>],
@@ -162,6 +158,23 @@ impl Session {
     }
 }
 
+/// Upstream's words for an accelerator that its build does not have, and what to do.
+fn check_providers(options: &SessionOptions, has: impl Fn(&str) -> bool) -> Result<(), Error> {
+    let mut names = options
+        .providers
+        .iter()
+        .map(|one| one.name.to_string_lossy());
+    match names.find(|name| !has(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::invalid(format!(
+            "unknown Execution Accelerator '{0}' is requested: this ONNX Runtime library is \
+             without {name}; run scripts/fetch-runtime onnxruntime_{0}, and name the library that \
+             it prints in the model parameter library",
+            name.to_lowercase()
+        ))),
+    }
+}
+
 /// An output in the engine's memory.
 pub enum Output {
     OnnxRuntime(ort::Value<'static>),
@@ -169,12 +182,8 @@ pub enum Output {
     Embedded(embedded::Output),
 }
 
-impl Output {
-    /// What it holds.
-    ///
-    /// # Errors
-    /// What the engine says.
-    pub fn read(&self) -> Result<Contents<'_>, Error> {
+impl engine::Output for Output {
+    fn read(&self) -> Result<Contents<'_>, Error> {
         match self {
             Output::OnnxRuntime(value) => {
                 let (data_type, shape) = value.shape()?;
@@ -199,58 +208,15 @@ impl Output {
     }
 }
 
-/// An output's tensor; bytes as on Triton's wire.
-pub struct Contents<'o> {
-    pub data_type: DataType,
-    pub shape: Vec<i64>,
-    pub bytes: Cow<'o, [u8]>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn knows_library_names() {
-        for (name, expected) in [
-            ("libonnxruntime.so", true),
-            ("libonnxruntime.so.1.31.1", true),
-            ("libonnxruntime.so.1", true),
-            ("libonnxruntime.sox", false),
-            ("libonnxruntime_providers_cuda.so", false),
-            ("libtriton_onnxruntime.so", false),
-        ] {
-            assert_eq!(is_library_name(name), expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn finds_the_library_beside_the_backend() {
-        let directory = std::env::temp_dir().join(format!("conch-engine-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        assert_eq!(Choice::find(&directory), Choice::Embedded);
-        for name in ["libonnxruntime.so.1.31.1", "libtriton_onnxruntime.so"] {
-            std::fs::write(directory.join(name), b"").unwrap();
-        }
-        assert_eq!(
-            Choice::find(&directory),
-            Choice::Library(directory.join("libonnxruntime.so.1.31.1"))
-        );
-        std::fs::write(directory.join("libonnxruntime.so"), b"").unwrap();
-        assert_eq!(
-            Choice::find(&directory),
-            Choice::Library(directory.join("libonnxruntime.so"))
-        );
-        std::fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(Choice::find(&directory), Choice::Embedded);
-    }
-
-    #[test]
     fn settings_name_a_path_or_the_embedded_engine() {
-        assert_eq!(Choice::parse("embedded"), Choice::Embedded);
-        assert_eq!(
-            Choice::parse("/opt/libonnxruntime.so"),
-            Choice::Library(PathBuf::from("/opt/libonnxruntime.so"))
-        );
+        let choice = |setting| Choice::of_setting(PathBuf::from(setting));
+        assert_eq!(choice("embedded"), Choice::Embedded);
+        let path = "/opt/libonnxruntime.so";
+        assert_eq!(choice(path), Choice::Library(PathBuf::from(path)));
     }
 }

@@ -7,18 +7,14 @@
 
 #![deny(unsafe_code)]
 
-mod complete;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod engine;
-mod instance;
 mod model;
 #[cfg(feature = "embedded")]
 mod onnx_file;
 #[allow(unsafe_code)] // The one door to the C library.
 mod ort;
 mod settings;
-mod tensor;
-mod validate;
 
 conch_backend_sdk::export_backend!(model::Backend);

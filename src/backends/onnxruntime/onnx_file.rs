@@ -8,7 +8,7 @@ use std::ffi::CString;
 use conch_backend_sdk::Error;
 
 use crate::ort::data_type_from_onnx;
-use crate::tensor::{Signature, TensorInfo};
+use conch_backend_sdk::engine::{Signature, TensorInfo};
 
 /// Field numbers of the ONNX messages.
 mod field {

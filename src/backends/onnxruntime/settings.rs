@@ -3,16 +3,12 @@
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use conch_backend_sdk as sdk;
 use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
-use crate::ort::{GraphOptimization, SessionOptions};
-
-/// Parameter that names the engine's library for one model.
-pub const LIBRARY: &str = "onnxruntime-library";
+use crate::ort::{GraphOptimization, Provider, SessionOptions};
 
 /// Parameters that only concern a CUDA execution provider, which this backend does not drive.
 const CUDA_PARAMETERS: [&str; 4] = [
@@ -27,18 +23,16 @@ const CUDA_PARAMETERS: [&str; 4] = [
 /// Threads within an operator: `intra_op_thread_count`; 0 leaves the choice to ONNX Runtime, which
 /// takes every CPU. Where the parameter is absent (as most are), upstream leaves the choice to ONNX
 /// Runtime for each instance, so that n instances contend with n threads for each CPU. Here the
-/// CPUs of the process are divided among the model's instances, at least one each; with one
-/// instance that is the same as upstream.
+/// CPUs are divided among the model's instances, each of which fills in its share.
 ///
 /// # Errors
 /// `InvalidArgument` if a value is none that the option can have, or an execution accelerator is
-/// asked for.
+/// unknown.
 pub fn session_options(
     model_name: &str,
     directory: &Path,
     config: &ModelConfig,
 ) -> Result<SessionOptions, Error> {
-    refuse_accelerators(config)?;
     let execution_mode = config.integer_parameter("execution_mode")?.unwrap_or(0);
     if !(0..=1).contains(&execution_mode) {
         return Err(Error::invalid(format!(
@@ -46,13 +40,10 @@ pub fn session_options(
              but got {execution_mode} ."
         )));
     }
-    let intra_op_threads = match config.integer_parameter("intra_op_thread_count")? {
-        Some(count) => thread_count("intra_op_thread_count", count)?,
-        None => share_of_cpus(
-            thread::available_parallelism().map_or(1, usize::from),
-            config.instance_count(),
-        ),
-    };
+    let intra_op_threads = config
+        .integer_parameter("intra_op_thread_count")?
+        .map(|count| thread_count("intra_op_thread_count", count))
+        .transpose()?;
     let inter_op_threads = match config.integer_parameter("inter_op_thread_count")? {
         Some(count) => thread_count("inter_op_thread_count", count)?,
         None => 0,
@@ -81,6 +72,11 @@ pub fn session_options(
         session_entries,
         run_entries,
         custom_op_libraries: custom_op_libraries(directory, config),
+        providers: providers(config)?,
+        profile_prefix: config
+            .parameter("profile_file_prefix")
+            .map(c_string)
+            .transpose()?,
     })
 }
 
@@ -120,18 +116,39 @@ fn graph_optimization(config: &ModelConfig) -> GraphOptimization {
     }
 }
 
-fn refuse_accelerators(config: &ModelConfig) -> Result<(), Error> {
+/// The accelerators of CPU instances. What is set for a provider is handed to it, which knows its
+/// options; upstream hands nothing over.
+fn providers(config: &ModelConfig) -> Result<Vec<Provider>, Error> {
     let accelerators = config
         .json()
         .pointer("/optimization/execution_accelerators/cpu_execution_accelerator")
         .and_then(Value::as_array);
-    match accelerators.and_then(|accelerators| accelerators.first()) {
-        None => Ok(()),
-        Some(first) => Err(Error::invalid(format!(
-            "unknown Execution Accelerator '{}' is requested",
-            first.get("name").and_then(Value::as_str).unwrap_or("")
-        ))),
+    accelerators.into_iter().flatten().map(provider).collect()
+}
+
+fn provider(accelerator: &Value) -> Result<Provider, Error> {
+    let name = accelerator.get("name").and_then(Value::as_str);
+    let name = name.unwrap_or_default();
+    if name != "openvino" {
+        return Err(Error::invalid(format!(
+            "unknown Execution Accelerator '{name}' is requested"
+        )));
     }
+    let mut entries = Vec::new();
+    let parameters = accelerator.get("parameters").and_then(Value::as_object);
+    for (key, value) in parameters.into_iter().flatten() {
+        entries.push((
+            c_string(key)?,
+            c_string(value.as_str().unwrap_or_default())?,
+        ));
+    }
+    if !entries.iter().any(|(key, _)| key == c"device_type") {
+        entries.push((c"device_type".to_owned(), c"CPU".to_owned()));
+    }
+    Ok(Provider {
+        name: c"OpenVINO".to_owned(),
+        entries,
+    })
 }
 
 /// Libraries of custom operators; relative names are meant from the model's folder, as the server
@@ -153,13 +170,6 @@ fn thread_count(name: &str, count: i64) -> Result<i32, Error> {
         .ok()
         .filter(|&count| count >= 0)
         .ok_or_else(|| Error::invalid(format!("parameter '{name}' cannot be {count}")))
-}
-
-fn share_of_cpus(cpu_count: usize, instance_count: u64) -> i32 {
-    let instance_count = usize::try_from(instance_count).unwrap_or(usize::MAX).max(1);
-    i32::try_from(cpu_count / instance_count)
-        .unwrap_or(i32::MAX)
-        .max(1)
 }
 
 fn c_string(text: &str) -> Result<CString, Error> {
@@ -196,7 +206,7 @@ mod tests {
             ("someone.else", "x"),
         ]))
         .unwrap();
-        assert_eq!(options.intra_op_threads, 3);
+        assert_eq!(options.intra_op_threads, Some(3));
         assert_eq!(options.inter_op_threads, 2);
         assert!(options.is_parallel);
         assert_eq!(options.has_memory_arena, Some(false));
@@ -249,12 +259,38 @@ mod tests {
         ] {
             assert!(options(&parameters(&[(name, value)])).is_err(), "{name}");
         }
-        let accelerated = r#"{"optimization": {"execution_accelerators":
-            {"cpu_execution_accelerator": [{"name": "openvino"}]}}}"#;
+    }
+
+    #[test]
+    fn reads_accelerators() {
+        let accelerated = |list: &str| {
+            options(&format!(
+                r#"{{"optimization": {{"execution_accelerators":
+                {{"cpu_execution_accelerator": [{list}]}}}}}}"#
+            ))
+        };
+        for list in [
+            r#"{"name": "tensorrt"}"#,
+            r#"{"name": "openvino"}, {"name": "tensorrt"}"#,
+        ] {
+            assert_eq!(
+                accelerated(list).unwrap_err().message(),
+                "unknown Execution Accelerator 'tensorrt' is requested"
+            );
+        }
+        let entries = |list: &str| accelerated(list).unwrap().providers.remove(0).entries;
+        let device = (c"device_type".to_owned(), c"CPU".to_owned());
+        assert_eq!(entries(r#"{"name": "openvino"}"#), [device]);
         assert_eq!(
-            options(accelerated).unwrap_err().message(),
-            "unknown Execution Accelerator 'openvino' is requested"
+            entries(
+                r#"{"name": "openvino", "parameters": {"cache_dir": "/c", "device_type": "AUTO"}}"#
+            ),
+            [
+                (c"cache_dir".to_owned(), c"/c".to_owned()),
+                (c"device_type".to_owned(), c"AUTO".to_owned()),
+            ]
         );
+        assert_eq!(accelerated("").unwrap().providers, []);
     }
 
     #[test]
@@ -270,17 +306,6 @@ mod tests {
             assert_eq!(options(&json).unwrap().optimization, expected, "{level}");
         }
         assert_eq!(options("{}").unwrap().optimization, GraphOptimization::All);
-    }
-
-    #[test]
-    fn divides_cpus_among_instances() {
-        for (cpus, instances, expected) in [(8, 1, 8), (8, 3, 2), (2, 8, 1), (4, 0, 4), (1, 1, 1)] {
-            assert_eq!(
-                share_of_cpus(cpus, instances),
-                expected,
-                "{cpus}/{instances}"
-            );
-        }
     }
 
     #[test]

@@ -416,7 +416,7 @@ fn string<'v>(object: &'v Value, key: &str) -> Result<&'v str, Error> {
 }
 
 /// 64-bit integers are text in some JSON renderings of protobuf messages.
-fn integer(value: &Value) -> Option<i64> {
+pub(crate) fn integer(value: &Value) -> Option<i64> {
     value
         .as_i64()
         .or_else(|| value.as_str().and_then(|text| text.parse().ok()))

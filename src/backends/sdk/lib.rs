@@ -11,11 +11,13 @@ pub mod agent;
 pub mod backend;
 mod batch;
 mod batch_tensor;
+mod cancellation;
 pub mod clock;
 pub mod config;
 mod correlation;
 mod data_type;
 mod device;
+pub mod engine;
 #[doc(hidden)]
 pub mod entry;
 mod error;
@@ -43,6 +45,7 @@ pub use backend::{
 };
 pub use batch::Batch;
 pub use batch_tensor::{BatchInput, BatchInputKind, BatchOutput};
+pub use cancellation::{CancellationWatch, Interrupt};
 #[doc(hidden)]
 pub use conch_abi as abi;
 pub use conch_memory::{MemoryKind, MemoryPlace};

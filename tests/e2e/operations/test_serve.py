@@ -117,6 +117,32 @@ class Fetch(unittest.TestCase):
         self.assertRegex(done.stderr, r"fetching ONNX Runtime [0-9.]+ \(24 MB\)")
         self.assertIn("pip could not fetch onnxruntime", done.stderr)
 
+    def fetch(self, *words, **environment):
+        return subprocess.run([servers.ROOT / "scripts/fetch-runtime", *words], capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, **environment})
+
+    def test_what_there_is(self):
+        done = self.fetch("--list")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"onnxruntime +[0-9.]+ +24 MB to load.*\n +MIT")
+        done = self.fetch("nonesuch")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"there is no engine 'nonesuch' to fetch. Those that are: .*onnxruntime")
+        self.assertEqual(done.stdout, "")
+
+    def test_on_another_machine(self):
+        """It says in a line that no engine is pinned for a machine of another kind, for each that is."""
+        names = [file.stem for file in sorted((servers.ROOT / "scripts/runtimes").glob("*.sh"))]
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder, "uname")
+            other.write_text("#!/bin/sh\necho Linux aarch64\n")
+            other.chmod(0o755)
+            for name in names:
+                with self.subTest(name):
+                    done = self.fetch(name, PATH=f"{folder}:{os.environ['PATH']}")
+                    self.assertEqual((done.returncode, done.stdout), (1, ""))
+                    self.assertRegex(done.stderr.strip(), r"^fetch-runtime: no .* is pinned for Linux aarch64\. [^\n]*$")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,13 +5,16 @@
 //! ([`API_VERSION`]), the oldest table that has every function used; newer libraries keep old
 //! tables.
 
+mod options;
+mod run_options;
 mod runtime;
 mod session;
 mod table;
 mod value;
 
+pub use options::{GraphOptimization, Provider, SessionOptions};
 pub use runtime::{GlobalThreads, Runtime};
-pub use session::{GraphOptimization, Session, SessionOptions};
+pub use session::Session;
 pub use value::Value;
 #[cfg(feature = "embedded")]
 pub(crate) use value::data_type_from_onnx;

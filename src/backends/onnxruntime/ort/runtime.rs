@@ -39,6 +39,8 @@ pub struct Runtime {
     pub(super) allocator: NonNull<OrtAllocator>,
     pub(super) memory_info: NonNull<OrtMemoryInfo>,
     pub(super) has_global_threads: bool,
+    /// Names of the execution providers that this build has.
+    providers: Vec<String>,
     version: String,
     path: PathBuf,
     _library: ManuallyDrop<libloading::Library>,
@@ -122,15 +124,25 @@ impl Runtime {
             return Err(unavailable("gives no allocator".to_owned()));
         };
         Ok(Runtime {
-            table,
             env,
             allocator,
             memory_info,
             has_global_threads: threads.is_some(),
+            providers: providers(&table),
+            table,
             version,
             path: path.to_owned(),
             _library: ManuallyDrop::new(library),
         })
+    }
+}
+
+impl Runtime {
+    /// Whether this build has an execution provider, such as `OpenVINO`.
+    pub fn has_provider(&self, name: &str) -> bool {
+        let names = self.providers.iter();
+        let mut known = names.filter_map(|known| known.strip_suffix("ExecutionProvider"));
+        known.any(|known| known == name)
     }
 }
 
@@ -141,6 +153,26 @@ impl Drop for Runtime {
             (self.table.release_memory_info)(self.memory_info.as_ptr());
             (self.table.release_env)(self.env.as_ptr());
         }
+    }
+}
+
+/// What a library can run graphs on; nothing where it does not say.
+fn providers(table: &Table) -> Vec<String> {
+    let mut names = ptr::null_mut();
+    let mut count = 0;
+    // SAFETY: the results are writable; there are as many NUL-terminated names as said, which are
+    // released after they were copied.
+    unsafe {
+        let told = table.check((table.available_providers)(&raw mut names, &raw mut count));
+        if told.is_err() || names.is_null() {
+            return Vec::new();
+        }
+        let known = (0..usize::try_from(count).unwrap_or(0))
+            .map(|index| CStr::from_ptr(names.add(index).read()))
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        let _ = table.check((table.release_available_providers)(names, count));
+        known
     }
 }
 

@@ -1,67 +1,33 @@
 //! A loaded model.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use conch_backend_sdk::Error;
+use conch_backend_sdk as sdk;
+use sdk::{Error, Interrupt};
 
+use super::options::{RawOptions, SessionOptions, c_path};
+use super::run_options::RunOptions;
 use super::runtime::Runtime;
-use super::table::{OrtRunOptions, OrtSession, OrtSessionOptions, OrtTypeInfo, Status};
+use super::table::{OrtSession, OrtTypeInfo, Status};
 use super::value::{Value, data_type_from_onnx};
-use crate::tensor::{Feed, Signature, Target, TensorInfo};
+use conch_backend_sdk::engine::{Feed, Signature, Target, TensorInfo};
 
 /// `ONNX_TYPE_TENSOR`.
 const ONNX_TYPE_TENSOR: c_int = 1;
-
-/// How far ONNX Runtime may rewrite a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GraphOptimization {
-    None,
-    Basic,
-    Extended,
-    All,
-}
-
-impl GraphOptimization {
-    fn to_raw(self) -> c_int {
-        match self {
-            GraphOptimization::None => 0,
-            GraphOptimization::Basic => 1,
-            GraphOptimization::Extended => 2,
-            GraphOptimization::All => 99,
-        }
-    }
-}
-
-/// How a session is made and run. Counts of 0 let ONNX Runtime choose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionOptions {
-    pub log_id: CString,
-    pub optimization: GraphOptimization,
-    pub is_parallel: bool,
-    pub intra_op_threads: i32,
-    pub inter_op_threads: i32,
-    pub has_memory_arena: Option<bool>,
-    pub has_memory_pattern: Option<bool>,
-    /// Entries of the session's configuration, such as `session.intra_op.allow_spinning`.
-    pub session_entries: Vec<(CString, CString)>,
-    /// Entries of each run's configuration, such as `memory.enable_memory_arena_shrinkage`.
-    pub run_entries: Vec<(CString, CString)>,
-    pub custom_op_libraries: Vec<PathBuf>,
-}
 
 /// A model loaded into ONNX Runtime. Used by one thread at a time here.
 pub struct Session {
     runtime: Arc<Runtime>,
     raw: NonNull<OrtSession>,
-    run_options: NonNull<OrtRunOptions>,
+    run_options: Arc<RunOptions>,
+    is_profiled: bool,
     signature: Signature,
 }
 
-// SAFETY: a session may be used from any thread; run options are only read during a run.
+// SAFETY: a session may be used from any thread.
 unsafe impl Send for Session {}
 
 impl Session {
@@ -75,9 +41,9 @@ impl Session {
     ) -> Result<Self, Error> {
         let table = &runtime.table;
         let raw_options = RawOptions::new(runtime, options)?;
+        let run_options = Arc::new(RunOptions::new(runtime, &options.run_entries)?);
         let path = c_path(model)?;
         let mut session = ptr::null_mut();
-        let mut run_options = ptr::null_mut();
         // SAFETY: environment and options are live, the path is NUL-terminated, the result
         // writable.
         unsafe {
@@ -90,36 +56,24 @@ impl Session {
         }
         let session =
             NonNull::new(session).ok_or_else(|| Error::internal("ONNX Runtime gave no session"))?;
-        // SAFETY: the result is writable.
-        let made = unsafe { table.check((table.create_run_options)(&raw mut run_options)) };
-        let (Ok(()), Some(run_options)) = (made.clone(), NonNull::new(run_options)) else {
-            // SAFETY: made above and used by nobody.
-            unsafe { (table.release_session)(session.as_ptr()) };
-            made?;
-            return Err(Error::internal("ONNX Runtime gave no run options"));
-        };
         let mut session = Session {
             runtime: Arc::clone(runtime),
             raw: session,
             run_options,
+            is_profiled: options.profile_prefix.is_some(),
             signature: Signature::default(),
         };
-        for (key, value) in &options.run_entries {
-            // SAFETY: the run options are ours; both strings are NUL-terminated and copied.
-            unsafe {
-                table.check((table.add_run_config)(
-                    run_options.as_ptr(),
-                    key.as_ptr(),
-                    value.as_ptr(),
-                ))?;
-            }
-        }
         session.signature = session.read_signature()?;
         Ok(session)
     }
 
     pub fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    /// What ends a run that is going on.
+    pub fn interrupt(&self) -> Arc<dyn Interrupt> {
+        Arc::clone(&self.run_options) as Arc<dyn Interrupt>
     }
 
     /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` where
@@ -208,6 +162,36 @@ impl Session {
             .collect()
     }
 
+    /// Has the profile written, and tells where.
+    fn end_profiling(&self) {
+        let table = &self.runtime.table;
+        let allocator = self.runtime.allocator.as_ptr();
+        let mut name = ptr::null_mut();
+        // SAFETY: session and allocator are live, the result is writable.
+        let ended = unsafe {
+            table.check((table.end_profiling)(
+                self.raw.as_ptr(),
+                allocator,
+                &raw mut name,
+            ))
+        };
+        if let Err(error) = ended {
+            sdk::error!("failed to end a profile: {error}");
+            return;
+        }
+        if name.is_null() {
+            return;
+        }
+        // SAFETY: allocated for us, NUL-terminated, and freed after it was read.
+        unsafe {
+            sdk::info!(
+                "onnxruntime wrote a profile to {}",
+                CStr::from_ptr(name).to_string_lossy()
+            );
+            let _ = table.check((table.allocator_free)(allocator, name.cast()));
+        }
+    }
+
     fn read_signature(&self) -> Result<Signature, Error> {
         let table = &self.runtime.table;
         Ok(Signature {
@@ -269,11 +253,11 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // SAFETY: both are ours, and no run is going on.
-        unsafe {
-            (self.runtime.table.release_run_options)(self.run_options.as_ptr());
-            (self.runtime.table.release_session)(self.raw.as_ptr());
+        if self.is_profiled {
+            self.end_profiling();
         }
+        // SAFETY: ours, and no run is going on.
+        unsafe { (self.runtime.table.release_session)(self.raw.as_ptr()) };
     }
 }
 
@@ -324,72 +308,6 @@ impl Drop for TypeInfo<'_> {
         // SAFETY: ours.
         unsafe { (self.runtime.table.release_type_info)(self.raw) };
     }
-}
-
-struct RawOptions<'r> {
-    runtime: &'r Runtime,
-    raw: *mut OrtSessionOptions,
-}
-
-impl<'r> RawOptions<'r> {
-    fn new(runtime: &'r Runtime, options: &SessionOptions) -> Result<Self, Error> {
-        let table = &runtime.table;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the result is writable; the wrapper releases it.
-        unsafe { table.check((table.create_session_options)(&raw mut raw))? };
-        let wrapper = RawOptions { runtime, raw };
-        // SAFETY: the options are live; strings are NUL-terminated and copied.
-        unsafe {
-            table.check((table.set_session_log_id)(raw, options.log_id.as_ptr()))?;
-            table.check((table.set_graph_optimization)(
-                raw,
-                options.optimization.to_raw(),
-            ))?;
-            table.check((table.set_execution_mode)(
-                raw,
-                c_int::from(options.is_parallel),
-            ))?;
-            if runtime.has_global_threads {
-                table.check((table.disable_per_session_threads)(raw))?;
-            } else {
-                table.check((table.set_intra_op_threads)(raw, options.intra_op_threads))?;
-                table.check((table.set_inter_op_threads)(raw, options.inter_op_threads))?;
-            }
-            match options.has_memory_arena {
-                Some(true) => table.check((table.enable_cpu_mem_arena)(raw))?,
-                Some(false) => table.check((table.disable_cpu_mem_arena)(raw))?,
-                None => {}
-            }
-            match options.has_memory_pattern {
-                Some(true) => table.check((table.enable_mem_pattern)(raw))?,
-                Some(false) => table.check((table.disable_mem_pattern)(raw))?,
-                None => {}
-            }
-            for (key, value) in &options.session_entries {
-                table.check((table.add_session_config)(
-                    raw,
-                    key.as_ptr(),
-                    value.as_ptr(),
-                ))?;
-            }
-            for library in &options.custom_op_libraries {
-                table.check((table.register_custom_ops)(raw, c_path(library)?.as_ptr()))?;
-            }
-        }
-        Ok(wrapper)
-    }
-}
-
-impl Drop for RawOptions<'_> {
-    fn drop(&mut self) {
-        // SAFETY: ours; a session made from them has copied them.
-        unsafe { (self.runtime.table.release_session_options)(self.raw) };
-    }
-}
-
-fn c_path(path: &Path) -> Result<CString, Error> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::invalid(format!("path {} contains a NUL", path.display())))
 }
 
 fn onnx_type_name(kind: c_int) -> &'static str {

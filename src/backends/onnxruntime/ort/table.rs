@@ -91,6 +91,7 @@ table! {
     ) -> Status;
     10 create_session_options(*mut *mut OrtSessionOptions) -> Status;
     13 set_execution_mode(*mut OrtSessionOptions, c_int) -> Status;
+    14 enable_profiling(*mut OrtSessionOptions, *const c_char) -> Status;
     16 enable_mem_pattern(*mut OrtSessionOptions) -> Status;
     17 disable_mem_pattern(*mut OrtSessionOptions) -> Status;
     18 enable_cpu_mem_arena(*mut OrtSessionOptions) -> Status;
@@ -109,6 +110,8 @@ table! {
     37 output_name(*const OrtSession, usize, *mut OrtAllocator, *mut *mut c_char) -> Status;
     38 initializer_name(*const OrtSession, usize, *mut OrtAllocator, *mut *mut c_char) -> Status;
     39 create_run_options(*mut *mut OrtRunOptions) -> Status;
+    46 set_terminate(*mut OrtRunOptions) -> Status;
+    47 unset_terminate(*mut OrtRunOptions) -> Status;
     48 create_tensor(*mut OrtAllocator, *const i64, usize, c_int, *mut *mut OrtValue) -> Status;
     49 create_tensor_with_data(
         *const OrtMemoryInfo, *mut c_void, usize, *const i64, usize, c_int, *mut *mut OrtValue
@@ -134,9 +137,12 @@ table! {
     98 release_type_info(*mut OrtTypeInfo);
     99 release_tensor_info(*mut OrtTensorTypeAndShapeInfo);
     100 release_session_options(*mut OrtSessionOptions);
+    110 end_profiling(*mut OrtSession, *mut OrtAllocator, *mut *mut c_char) -> Status;
     120 disable_per_session_threads(*mut OrtSessionOptions) -> Status;
     121 create_threading_options(*mut *mut OrtThreadingOptions) -> Status;
     122 release_threading_options(*mut OrtThreadingOptions);
+    125 available_providers(*mut *mut *mut c_char, *mut c_int) -> Status;
+    126 release_available_providers(*mut *mut c_char, c_int) -> Status;
     130 add_session_config(*mut OrtSessionOptions, *const c_char, *const c_char) -> Status;
     147 set_global_intra_op_threads(*mut OrtThreadingOptions, c_int) -> Status;
     148 set_global_inter_op_threads(*mut OrtThreadingOptions, c_int) -> Status;
@@ -144,6 +150,9 @@ table! {
         LogFunction, *mut c_void, c_int, *const c_char, *const OrtThreadingOptions, *mut *mut OrtEnv
     ) -> Status;
     165 add_run_config(*mut OrtRunOptions, *const c_char, *const c_char) -> Status;
+    216 append_provider(
+        *mut OrtSessionOptions, *const c_char, *const *const c_char, *const *const c_char, usize
+    ) -> Status;
     228 register_custom_ops(*mut OrtSessionOptions, *const c_char) -> Status;
     252 resized_string_element(*mut OrtValue, usize, usize, *mut *mut c_char) -> Status;
 }

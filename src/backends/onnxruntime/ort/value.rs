@@ -9,7 +9,7 @@ use conch_backend_sdk::{Buffer, DataType, Error, TensorBytes, element_count, sha
 
 use super::runtime::Runtime;
 use super::table::OrtValue;
-use crate::tensor::Feed;
+use conch_backend_sdk::engine::Feed;
 
 /// A tensor owned by this wrapper. Its data is ONNX Runtime's, or borrowed memory during `'m`.
 pub struct Value<'m> {

@@ -1,10 +1,53 @@
 //! Fills in what a configuration leaves out, from the model's own signature, by upstream's rules.
 
-use conch_backend_sdk as sdk;
-use sdk::serde_json::{Value, json};
-use sdk::{Error, ModelConfig};
+use serde_json::{Value, json};
 
-use crate::tensor::{Signature, TensorInfo};
+use super::tensor::{Signature, TensorInfo};
+use crate::{Error, ModelConfig, ModelContext};
+
+/// Fills in what the configuration of a model that is being loaded leaves out, if the server asks
+/// for it, and tells in the log what it did. `signature` loads the model to tell what it takes; it
+/// is only called where something is missing.
+///
+/// # Errors
+/// Those of `signature` and [`complete`], or whatever the server reports.
+pub fn autofill(
+    context: &mut ModelContext,
+    default_max_batch_size: i64,
+    signature: impl FnOnce() -> Result<Signature, Error>,
+) -> Result<(), Error> {
+    if !context.may_complete()? {
+        return Ok(());
+    }
+    let name = context.name().to_owned();
+    if !is_incomplete(context.config()) {
+        crate::info!(
+            "skipping model configuration auto-complete for '{name}': inputs and outputs already \
+             specified"
+        );
+        return Ok(());
+    }
+    let completed = complete(
+        &name,
+        context.config(),
+        &signature()?,
+        default_max_batch_size,
+    )?;
+    warn_of_batching(&name, context.config(), &completed);
+    context.complete(&completed)
+}
+
+/// Says that a batch size was chosen that nobody asked for, as upstream does.
+pub fn warn_of_batching(model_name: &str, config: &ModelConfig, completed: &ModelConfig) {
+    let size = completed.max_batch_size();
+    if config.max_batch_size() == 0 && size > 0 {
+        crate::warning!(
+            "autofilled max_batch_size to {size} for model '{model_name}' since batching is \
+             supported but no max_batch_size is specified in model configuration. Must specify \
+             max_batch_size to utilize autofill with a larger max batch size"
+        );
+    }
+}
 
 /// Whether the configuration leaves out inputs or outputs, without which upstream completes
 /// nothing.
@@ -120,9 +163,8 @@ fn set(config: &mut ModelConfig, key: &str, value: Value) {
 mod tests {
     use std::ffi::CString;
 
-    use sdk::DataType;
-
     use super::*;
+    use crate::DataType;
 
     fn info(name: &str, dims: &[i64]) -> TensorInfo {
         TensorInfo {

@@ -1,14 +1,15 @@
 //! Checks a configuration against the model that it describes, in upstream's words.
 
-use conch_backend_sdk as sdk;
-use sdk::config::ControlInput;
-use sdk::{BatchInput, Error, ModelConfig, StateConfig, TensorConfig, shape_text};
+use super::tensor::{Signature, TensorInfo};
+use crate::config::ControlInput;
+use crate::{BatchInput, DataType, Error, ModelConfig, StateConfig, TensorConfig, shape_text};
 
-use crate::tensor::{Signature, TensorInfo};
-
+/// Checks inputs, outputs, sequence controls, states and batch inputs: their number, names, data
+/// types and shapes.
+///
 /// # Errors
-/// `InvalidArgument` if configuration and model disagree, or the configuration asks for what this
-/// backend does not do.
+/// `InvalidArgument` if configuration and model disagree, or the configuration asks for what
+/// engines' backends do not do.
 pub fn validate(
     model_name: &str,
     config: &ModelConfig,
@@ -152,7 +153,7 @@ fn check_type(
     model_name: &str,
     role: &str,
     name: &str,
-    configured: sdk::DataType,
+    configured: DataType,
     info: &TensorInfo,
 ) -> Result<(), Error> {
     if configured == info.data_type {
@@ -266,9 +267,8 @@ fn unexpected(role: &str, name: &str, mut allowed: Vec<&str>) -> Error {
 mod tests {
     use std::ffi::CString;
 
-    use sdk::DataType;
-
     use super::*;
+    use crate::DataType;
 
     fn info(name: &str, data_type: DataType, dims: &[i64]) -> TensorInfo {
         TensorInfo {

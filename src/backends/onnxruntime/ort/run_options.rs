@@ -1,0 +1,83 @@
+//! Options of a session's runs, among them the one that ends a run.
+
+use std::ffi::CString;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use conch_backend_sdk as sdk;
+use sdk::{Error, Interrupt};
+
+use super::runtime::Runtime;
+use super::table::OrtRunOptions;
+
+/// Options for one run at a time.
+pub(super) struct RunOptions {
+    runtime: Arc<Runtime>,
+    raw: NonNull<OrtRunOptions>,
+}
+
+// SAFETY: after they were made only the flag that ends a run changes, which ONNX Runtime has set on
+// any thread while a run reads it.
+unsafe impl Send for RunOptions {}
+// SAFETY: as above.
+unsafe impl Sync for RunOptions {}
+
+impl RunOptions {
+    /// # Errors
+    /// `Internal` with ONNX Runtime's own words.
+    pub(super) fn new(
+        runtime: &Arc<Runtime>,
+        entries: &[(CString, CString)],
+    ) -> Result<Self, Error> {
+        let table = &runtime.table;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the result is writable; the wrapper releases it.
+        unsafe { table.check((table.create_run_options)(&raw mut raw))? };
+        let raw =
+            NonNull::new(raw).ok_or_else(|| Error::internal("ONNX Runtime gave no run options"))?;
+        let options = RunOptions {
+            runtime: Arc::clone(runtime),
+            raw,
+        };
+        for (key, value) in entries {
+            // SAFETY: the options are ours; both strings are NUL-terminated and copied.
+            unsafe {
+                table.check((table.add_run_config)(
+                    raw.as_ptr(),
+                    key.as_ptr(),
+                    value.as_ptr(),
+                ))?;
+            }
+        }
+        Ok(options)
+    }
+
+    pub(super) fn as_ptr(&self) -> *const OrtRunOptions {
+        self.raw.as_ptr()
+    }
+}
+
+impl Interrupt for RunOptions {
+    fn interrupt(&self) {
+        let table = &self.runtime.table;
+        // SAFETY: live; may be called while a run reads the flag.
+        if let Err(error) = unsafe { table.check((table.set_terminate)(self.raw.as_ptr())) } {
+            sdk::error!("failed to end a run: {error}");
+        }
+    }
+
+    fn reset(&self) {
+        let table = &self.runtime.table;
+        // SAFETY: live, and no run is going on.
+        if let Err(error) = unsafe { table.check((table.unset_terminate)(self.raw.as_ptr())) } {
+            sdk::error!("failed to allow runs again: {error}");
+        }
+    }
+}
+
+impl Drop for RunOptions {
+    fn drop(&mut self) {
+        // SAFETY: ours, and no run is going on, since the session holds them.
+        unsafe { (self.runtime.table.release_run_options)(self.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,54 @@
+//! Outputs of a run on their way to the requests.
+
+use super::plan::OutputPlan;
+use super::session::Output;
+use super::states::update_states;
+use super::tensor::Contents;
+use crate::{Batch, Error, Response, Scatter};
+
+/// Hands an output in the engine's memory to the requests that want it, and to their sequences'
+/// states.
+///
+/// # Errors
+/// What the engine says, or an output that cannot be cut into the requests' rows.
+pub(super) fn deliver(
+    plan: &OutputPlan,
+    output: &impl Output,
+    batch: &Batch<'_>,
+    rows: &[usize],
+    responses: &mut [Option<Response<'_>>],
+) -> Result<(), Error> {
+    let Contents {
+        data_type,
+        mut shape,
+        bytes,
+    } = output.read()?;
+    if let (true, Some(dims)) = (shape.is_empty(), &plan.scalar_dims) {
+        shape.clone_from(dims);
+    }
+    let scatter = Scatter {
+        name: &plan.info.name,
+        data_type,
+        shape: &shape,
+        bytes: &bytes,
+    };
+    if let Some(batch_output) = &plan.batch_output {
+        let shares = batch_output.shares(batch, data_type, bytes.len())?;
+        scatter.write_shares(batch, shares, responses);
+    } else if plan.is_response {
+        scatter.write(batch, rows, responses)?;
+    }
+    if plan.is_state {
+        update_states(&scatter, batch, rows, responses)?;
+    }
+    Ok(())
+}
+
+/// Sends the responses that are not answered with an error yet.
+pub(super) fn send(responses: Vec<Option<Response<'_>>>, model_name: &str) {
+    for response in responses.into_iter().flatten() {
+        if let Err(error) = response.send() {
+            crate::error!("failed to send a response of model '{model_name}': {error}");
+        }
+    }
+}

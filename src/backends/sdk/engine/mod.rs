@@ -1,0 +1,35 @@
+//! What backends share that run models with somebody else's engine, a library opened at run time.
+//!
+//! Such a backend implements [`Session`] (and [`Output`]) for what its engine makes of a model
+//! file, and the rest is here: finding the library ([`LibraryPlace`], [`Engines`]) and the model's
+//! file ([`model_file`]), completing ([`complete`]) and checking ([`validate`]) a configuration
+//! against the model's [`Signature`], the threads of an instance ([`threads`]), and executing a
+//! batch as one run ([`Runner`]): inputs joined, the session run, outputs cut apart into responses
+//! and implicit states, with inputs and outputs that describe the batch, and ragged ones.
+//!
+//! Messages are those of upstream's backends, which clients and operators know.
+
+#![deny(unsafe_code)]
+
+pub mod complete;
+mod delivery;
+mod engines;
+mod inputs;
+mod library_place;
+pub mod model_file;
+mod plan;
+mod runner;
+mod session;
+mod settings;
+mod states;
+mod targets;
+mod tensor;
+pub mod threads;
+pub mod validate;
+
+pub use engines::Engines;
+pub use library_place::LibraryPlace;
+pub use runner::Runner;
+pub use session::{Output, Session};
+pub use settings::{DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, refuse_gpu};
+pub use tensor::{Contents, Feed, Memory, Signature, Target, TensorInfo};

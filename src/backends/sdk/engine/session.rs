@@ -1,0 +1,46 @@
+//! What an engine does for a model.
+
+use std::sync::Arc;
+
+use super::tensor::{Contents, Feed, Signature, Target};
+use crate::{Error, Interrupt};
+
+/// A model loaded into an engine, used by one thread at a time.
+pub trait Session: Send {
+    /// An output in the engine's memory.
+    type Output: Output;
+
+    /// What the model takes and makes. Does not change.
+    fn signature(&self) -> &Signature;
+
+    /// Whether outputs can be written into memory of the response.
+    fn writes_in_place(&self) -> bool {
+        false
+    }
+
+    /// What ends a run that is going on, when all its requests are cancelled; none where the engine
+    /// cannot be interrupted. Asked for once.
+    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
+        None
+    }
+
+    /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` for
+    /// those that were written into memory of the target's own.
+    ///
+    /// # Errors
+    /// What the engine says: each request of the batch gets it.
+    fn run(
+        &mut self,
+        feeds: &[Feed<'_>],
+        targets: &mut [Target<'_, '_>],
+    ) -> Result<Vec<Option<Self::Output>>, Error>;
+}
+
+/// An output that a run made.
+pub trait Output {
+    /// What it holds.
+    ///
+    /// # Errors
+    /// What the engine says.
+    fn read(&self) -> Result<Contents<'_>, Error>;
+}

@@ -1,0 +1,268 @@
+"""What ONNX Runtime itself does for the onnxruntime backend: versions of it, accelerators, weights in files of their own, profiles,
+runs that end when nobody waits for them, and files that it cannot load."""
+
+import json
+import pathlib
+import tempfile
+import unittest
+
+import numpy
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+
+import onnx_faults
+import onnx_model
+import server as servers
+import wire
+from case import ServerCase, conch_only, needs_library
+from onnx_model import FLOAT
+
+EXAMPLES = servers.ROOT / "docs/examples/model_repository"
+
+
+def engine(name):
+    """The library that scripts/fetch-runtime NAME fetched; skips without it."""
+    found = sorted((servers.CACHE / name).glob("libonnxruntime.so*"))
+    if not found:
+        raise unittest.SkipTest(f"{name} is not there: run scripts/fetch-runtime {name}")
+    return found[0]
+
+
+def parameters(**entries):
+    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in entries.items())
+
+
+def accelerated(name, **entries):
+    listed = "".join(f' parameters {{ key: "{key}" value: "{value}" }}' for key, value in entries.items())
+    return f'optimization {{ execution_accelerators {{ cpu_execution_accelerator [ {{ name: "{name}"{listed} }} ] }} }}\n'
+
+
+BACKEND = 'backend: "onnxruntime"\n'
+
+
+class OnnxCase(ServerCase):
+    flags = ("--model-control-mode=explicit", "--log-verbose=1")
+
+    @classmethod
+    def setUpClass(cls):
+        engine("onnxruntime")
+        super().setUpClass()
+
+    def load(self, name, config=BACKEND, **files):
+        """Loads a model with these files; (status, the error or None)."""
+        placed = {f"1/{file.replace('__', '.')}": content for file, content in files.items()}
+        self.repository.model(name, config, files=placed)
+        status, _, reply = self.server.request("POST", f"/v2/repository/models/{name}/load", b"{}", timeout=120)
+        return status, json.loads(reply)["error"] if reply else None
+
+    def client(self, module=httpclient):
+        client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
+        self.addCleanup(client.close)
+        return client
+
+    def ask(self, name, rows, module=httpclient, **more):
+        rows = numpy.asarray(rows, numpy.float32)
+        given = module.InferInput("X", rows.shape, "FP32")
+        given.set_data_from_numpy(rows)
+        return self.client(module).infer(name, [given], **more).as_numpy("Y")
+
+
+@conch_only
+@needs_library("onnxruntime")
+class Versions(OnnxCase):
+    """Libraries of several versions in one process, each for its own models."""
+
+    def answers(self, name, config):
+        self.assertEqual(self.load(name, config, model__onnx=onnx_faults.SOUND), (200, None))
+        for module in (httpclient, grpcclient):
+            numpy.testing.assert_array_equal(self.ask(name, [[1, 2, 3, 4], [5, 6, 7, 8]], module), [[0, 2, 6, 12], [0, 6, 14, 24]])
+
+    def test_newest_and_oldest(self):
+        oldest = engine("onnxruntime_oldest")
+        self.answers("newest", BACKEND)
+        self.answers("oldest", BACKEND + parameters(library=oldest))
+        # A folder stands for the library in it, and the name that this parameter had first still holds.
+        self.answers("folder", BACKEND + parameters(library=oldest.parent))
+        self.answers("first_name", BACKEND + parameters(**{"onnxruntime-library": oldest}))
+        version = oldest.name.removeprefix("libonnxruntime.so.")
+        self.assertEqual(self.server.output.count(f"runs models with ONNX Runtime {version} at {oldest}"), 1)
+
+    def test_real_model_in_both(self):
+        model = EXAMPLES / "magika/1/model.onnx"
+        if not model.exists():
+            self.skipTest("magika is not there: run scripts/fetch-models")
+        content = numpy.random.default_rng(3).integers(0, 257, (3, 2048), dtype=numpy.int32)
+        found = []
+        for name, more in (("magika_newest", ""), ("magika_oldest", parameters(library=engine("onnxruntime_oldest")))):
+            self.assertEqual(self.load(name, BACKEND + more, model__onnx=model), (200, None))
+            given = httpclient.InferInput("bytes", content.shape, "INT32")
+            given.set_data_from_numpy(content)
+            found.append(self.client().infer(name, [given]).as_numpy("target_label"))
+        numpy.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+    def test_library_that_is_none(self):
+        for path, words in (("/nonexistent/libonnxruntime.so", "cannot be loaded"),
+                            (servers.built("libtriton_identity.so"), "is not ONNX Runtime")):
+            status, error = self.load("none", BACKEND + parameters(library=path), model__onnx=onnx_faults.SOUND)
+            self.assertEqual(status, 400)
+            self.assertIn(f"ONNX Runtime library {path}: {words}", error)
+            self.assertNotIn("\n", error)
+
+
+@conch_only
+@needs_library("onnxruntime")
+class Accelerators(OnnxCase):
+    def test_openvino(self):
+        library = parameters(library=engine("onnxruntime_openvino"))
+        model = EXAMPLES / "magika/1/model.onnx"
+        if not model.exists():
+            self.skipTest("magika is not there: run scripts/fetch-models")
+        content = numpy.random.default_rng(3).integers(0, 257, (3, 2048), dtype=numpy.int32)
+        given = httpclient.InferInput("bytes", content.shape, "INT32")
+        given.set_data_from_numpy(content)
+        configs = {
+            "plain": BACKEND,
+            "accelerated": BACKEND + library + accelerated("openvino"),
+            "tuned": BACKEND + library + accelerated("openvino", num_of_threads=1, precision="FP32"),
+        }
+        found = {}
+        for name, config in configs.items():
+            self.assertEqual(self.load(name, config, model__onnx=model), (200, None))
+            found[name] = self.client().infer(name, [given]).as_numpy("target_label")
+        numpy.testing.assert_allclose(found["accelerated"], found["plain"], atol=1e-5)
+        numpy.testing.assert_allclose(found["tuned"], found["plain"], atol=1e-5)
+        self.server.wait_for_text("OpenVINO Execution Accelerator is set for 'tuned' on CPU")
+
+    def test_setting_that_the_accelerator_has_not(self):
+        config = BACKEND + parameters(library=engine("onnxruntime_openvino")) + accelerated("openvino", speed="high")
+        status, error = self.load("strange", config, model__onnx=onnx_faults.SOUND)
+        self.assertEqual(status, 400)
+        self.assertIn("onnx runtime error", error)
+
+    def test_library_without_it(self):
+        status, error = self.load("without", BACKEND + accelerated("openvino"), model__onnx=onnx_faults.SOUND)
+        self.assertEqual(status, 400)
+        self.assertIn("unknown Execution Accelerator 'openvino' is requested", error)
+        self.assertIn("run scripts/fetch-runtime onnxruntime_openvino", error)
+
+    def test_unknown(self):
+        status, error = self.load("unknown", BACKEND + accelerated("abacus"), model__onnx=onnx_faults.SOUND)
+        self.assertEqual(status, 400)
+        self.assertIn("unknown Execution Accelerator 'abacus' is requested", error)
+
+
+@needs_library("onnxruntime")
+class Files(OnnxCase):
+    """Files beside the model's, and those that runs write."""
+
+    @staticmethod
+    def outside(**place):
+        return onnx_model.model([("X", FLOAT, ("rows", 4))], [("Y", FLOAT, ("rows", 4))], [onnx_model.node("Mul", ["X", "W"], ["Y"])],
+                                [onnx_model.outside("W", FLOAT, (4,), **place)])
+
+    def test_weights_beside_the_model(self):
+        weights = numpy.array([9, 1, 2, 3, 4], "<f4").tobytes()
+        model = self.outside(location="model.onnx.data", offset=4, length=16)
+        self.assertEqual(self.load("beside", model__onnx=model, **{"model__onnx__data": weights})[0], 200)
+        numpy.testing.assert_array_equal(self.ask("beside", [[1, 1, 1, 1]]), [[1, 2, 3, 4]])
+
+    def test_weights_that_are_too_short(self):
+        model = self.outside(location="model.onnx.data", offset=4, length=16)
+        status, error = self.load("short", model__onnx=model, **{"model__onnx__data": bytes(8)})
+        self.assertEqual(status, 400, error)
+
+    @conch_only
+    def test_profile(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = BACKEND + parameters(profile_file_prefix=f"{folder}/run") + "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
+            self.assertEqual(self.load("profiled", config, model__onnx=onnx_faults.SOUND), (200, None))
+            self.ask("profiled", [[1, 2, 3, 4]])
+            self.assertEqual(self.server.request("POST", "/v2/repository/models/profiled/unload", b"{}")[0], 200)
+            self.server.wait_for_text(f"onnxruntime wrote a profile to {folder}/run")
+            written = list(pathlib.Path(folder).glob("run*.json"))
+            self.assertEqual(len(written), 1)
+            events = json.loads(written[0].read_text())
+            self.assertTrue(any("Mul" in json.dumps(event) for event in events))
+
+
+ONE_INSTANCE = BACKEND + "max_batch_size: 2\ninstance_group [ { kind: KIND_CPU count: 1 } ]\n"
+FOREVER = 1e15
+
+
+@conch_only
+@needs_library("onnxruntime")
+class Cancelled(OnnxCase):
+    """Runs that take for ever end when all their requests are cancelled: else nothing after them would be answered."""
+
+    def begin(self, name, turns, identity):
+        """A connection on which a request was sent."""
+        text = json.dumps({"id": identity, "inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [turns]}]})
+        link = wire.connect(self.server, timeout=120)
+        self.addCleanup(link.close)
+        link.sendall(wire.post(f"/v2/models/{name}/infer", text.encode(), "Content-Type: application/json"))
+        return link
+
+    def test_a_client_that_goes(self):
+        self.assertEqual(self.load("endless", ONE_INSTANCE, model__onnx=onnx_model.counting()), (200, None))
+        for turn in range(2):
+            link = self.begin("endless", FOREVER, f"gone_{turn}")
+            self.server.wait_for_state(f"gone_{turn}", "EXECUTING")
+            link.close()
+            numpy.testing.assert_array_equal(self.ask("endless", [[3]]), [[6]])
+        self.assertEqual(self.server.statistics("endless")["inference_stats"]["fail"]["count"], 2)
+
+    def test_a_deadline(self):
+        self.assertEqual(self.load("late", ONE_INSTANCE, model__onnx=onnx_model.counting()), (200, None))
+        with self.assertRaises(grpcclient.InferenceServerException) as late:
+            self.ask("late", [[FOREVER]], grpcclient, client_timeout=0.5)
+        self.assertEqual(late.exception.status(), "StatusCode.DEADLINE_EXCEEDED")
+        numpy.testing.assert_array_equal(self.ask("late", [[3]]), [[6]])
+
+    def test_all_of_a_batch(self):
+        """Nobody waits for one of two requests of a batch: the other is answered. Nobody waits for both: the run ends."""
+        config = ONE_INSTANCE + "dynamic_batching { preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 60000000 }\n"
+        self.assertEqual(self.load("pair", config, model__onnx=onnx_model.counting()), (200, None))
+        links = [self.begin("pair", turns, f"one_{turns}") for turns in (300_000, 7)]
+        self.server.wait_for_state("one_7", "EXECUTING")
+        links[1].close()
+        status, _, reply = wire.Replies(links[0]).next()
+        self.assertEqual(status, 200, reply)
+        self.assertEqual(json.loads(reply)["outputs"][0]["data"], [600_000])
+        links = [self.begin("pair", FOREVER, f"both_{turn}") for turn in range(2)]
+        for turn in range(2):
+            self.server.wait_for_state(f"both_{turn}", "EXECUTING")
+        for link in links:
+            link.close()
+        links = [self.begin("pair", turns, f"after_{turns}") for turns in (3, 4)]
+        self.assertEqual([json.loads(wire.Replies(link).next()[2])["outputs"][0]["data"] for link in links], [[7], [8]])
+
+
+@needs_library("onnxruntime")
+class Faults(OnnxCase):
+    """Files that cannot be served: an error that says so, and a server that goes on."""
+
+    def test_malformed_files(self):
+        self.assertGreaterEqual(len(onnx_faults.FILES), 20)
+        for name, content in onnx_faults.FILES.items():
+            with self.subTest(name):
+                status, error = self.load(name, model__onnx=content)
+                self.assertEqual(status, 400, error)
+                self.assertTrue(error)
+                self.assertTrue(self.server.is_alive())
+        self.assertEqual(self.load("sound", model__onnx=onnx_faults.SOUND), (200, None))
+        numpy.testing.assert_array_equal(self.ask("sound", [[1, 2, 3, 4]]), [[0, 2, 6, 12]])
+
+    def test_outputs_beyond_memory(self):
+        model = onnx_model.model(
+            [("X", FLOAT, (1,))], [("Y", FLOAT, ("n",))],
+            [onnx_model.node("Cast", ["X"], ["size"], to=onnx_model.INT64), onnx_model.node("ConstantOfShape", ["size"], ["Y"])])
+        self.assertEqual(self.load("large", BACKEND + "max_batch_size: 0\n", model__onnx=model), (200, None))
+        for size in (1e15, -1):
+            with self.assertRaises(httpclient.InferenceServerException) as refused:
+                self.ask("large", [size])
+            self.assertIn("onnx runtime error", str(refused.exception))
+        numpy.testing.assert_array_equal(self.ask("large", [3]), [0, 0, 0])
+
+
+if __name__ == "__main__":
+    unittest.main()
