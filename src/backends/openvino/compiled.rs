@@ -1,0 +1,102 @@
+//! What the instances of a model share: the model, compiled for the CPUs that they run on.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, PoisonError};
+use std::{fs, thread};
+
+use conch_backend_sdk as sdk;
+use sdk::Error;
+use sdk::engine::Signature;
+
+use crate::batching::{Batching, Prepared};
+use crate::ov::{CompiledModel, Core};
+use crate::session::Session;
+use crate::settings::Settings;
+
+/// A model compiled, and what is to be known of it.
+struct Compiled {
+    model: CompiledModel,
+    batching: Batching,
+    signature: Signature,
+}
+
+/// The compiled models, by the CPUs that their threads may use. Threads of OpenVINO inherit those of
+/// the thread that compiles, so instances under different host policies do not share.
+#[derive(Default)]
+pub struct CompiledModels(Mutex<HashMap<String, Compiled>>);
+
+impl CompiledModels {
+    /// A session for the calling thread, which is an instance's. `prepare` prepares the model where
+    /// it is the first with its CPUs; `share` is how many CPUs the instance would have for itself.
+    ///
+    /// # Errors
+    /// Those of `prepare`, or what OpenVINO says.
+    pub fn session(
+        &self,
+        model_name: &str,
+        settings: &Settings,
+        share: usize,
+        prepare: impl FnOnce() -> Result<(Core, Prepared), Error>,
+    ) -> Result<Session, Error> {
+        let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiled = match models.entry(cpus_of_thread()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(compile(settings, share, prepare()?)?),
+        };
+        Ok(Session::new(
+            compiled.model.create_request()?,
+            compiled.batching,
+            compiled.signature.clone(),
+            model_name,
+        ))
+    }
+}
+
+fn compile(
+    settings: &Settings,
+    share: usize,
+    (core, prepared): (Core, Prepared),
+) -> Result<Compiled, Error> {
+    let cpu_count = thread::available_parallelism().map_or(1, usize::from);
+    let defaults = settings.defaults(cpu_count, share);
+    for (key, value) in defaults.iter().chain(&settings.properties) {
+        sdk::verbose!("OpenVINO property of {}: {key} {value}", settings.device);
+        core.set_property(&settings.device, key, value)?;
+    }
+    // Devices that gather requests into batches of their own (GPUs) may do so where the model
+    // batches.
+    let gathers = prepared.batching != Batching::None && !settings.has_fixed_batches;
+    let gathers = if gathers { "YES" } else { "NO" };
+    Ok(Compiled {
+        model: core.compile(
+            &prepared.model,
+            &settings.device,
+            ("ALLOW_AUTO_BATCHING", gathers),
+        )?,
+        batching: prepared.batching,
+        signature: prepared.signature,
+    })
+}
+
+/// The CPUs that the calling thread may use, as the kernel writes them: `0-3,8`.
+fn cpus_of_thread() -> String {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let cpus = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    cpus.unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_cpus_of_a_thread() {
+        let cpus = cpus_of_thread();
+        assert!(
+            cpus.starts_with(|first: char| first.is_ascii_digit()),
+            "{cpus}"
+        );
+    }
+}
