@@ -141,12 +141,19 @@ fn new_core(runtime: &Arc<Runtime>, settings: &Settings) -> Result<Core, Error> 
     Ok(core)
 }
 
-/// The model's file or folder.
+/// The model's file or folder. The name that servers fill in where the configuration has none stands
+/// for all that there are.
 fn model_path(context: &ModelContext) -> Result<PathBuf, Error> {
-    let directory = context.version_directory();
-    let mut names = FILE_NAMES.iter();
-    let name = names.find(|name| directory.join(name).exists());
-    model_folder(context, name.unwrap_or(&FILE_NAMES[0]))
+    let configured = context.config().default_model_filename();
+    if configured.is_none_or(|name| name == FILE_NAMES[0]) {
+        let mut paths = FILE_NAMES
+            .map(|name| context.version_directory().join(name))
+            .into_iter();
+        if let Some(path) = paths.find(|path| path.exists()) {
+            return Ok(path);
+        }
+    }
+    model_folder(context, FILE_NAMES[0])
 }
 
 /// How a configuration is completed: with which batch size, and from which signature.

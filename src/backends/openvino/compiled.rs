@@ -42,7 +42,7 @@ impl CompiledModels {
         let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let compiled = match models.entry(cpus_of_thread()) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(compile(settings, share, prepare()?)?),
+            Entry::Vacant(entry) => entry.insert(compile(model_name, settings, share, prepare()?)?),
         };
         Ok(Session::new(
             compiled.model.create_request()?,
@@ -54,6 +54,7 @@ impl CompiledModels {
 }
 
 fn compile(
+    model_name: &str,
     settings: &Settings,
     share: usize,
     (core, prepared): (Core, Prepared),
@@ -61,6 +62,13 @@ fn compile(
     let cpu_count = thread::available_parallelism().map_or(1, usize::from);
     let defaults = settings.defaults(cpu_count, share);
     for (key, value) in defaults.iter().chain(&settings.properties) {
+        if !core.supports(&settings.device, key) {
+            sdk::info!(
+                "{key} has no effect on model '{model_name}': OpenVINO's device {} has it not",
+                settings.device
+            );
+            continue;
+        }
         sdk::verbose!("OpenVINO property of {}: {key} {value}", settings.device);
         core.set_property(&settings.device, key, value)?;
     }

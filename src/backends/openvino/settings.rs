@@ -64,6 +64,7 @@ impl Settings {
 }
 
 const THREADS: &str = "INFERENCE_NUM_THREADS";
+const PRECISION: &str = "INFERENCE_PRECISION_HINT";
 const STREAMS: &str = "NUM_STREAMS";
 const HINT: &str = "PERFORMANCE_HINT";
 
@@ -71,10 +72,11 @@ type Property = (&'static str, String);
 type Read = fn(&'static str, &str) -> Result<Property, Error>;
 
 /// Parameters that become properties. All but one have the property's name.
-const PROPERTIES: [(&str, Read); 5] = [
+const PROPERTIES: [(&str, Read); 6] = [
     (THREADS, number),
     ("COMPILATION_NUM_THREADS", number),
     ("HINT_BF16", bf16),
+    (PRECISION, precision),
     (STREAMS, streams),
     (HINT, hint),
 ];
@@ -88,8 +90,17 @@ fn number(name: &'static str, value: &str) -> Result<Property, Error> {
 
 fn bf16(name: &'static str, value: &str) -> Result<Property, Error> {
     match value.eq_ignore_ascii_case("yes") {
-        true => Ok(("INFERENCE_PRECISION_HINT", "bf16".to_owned())),
+        true => Ok((PRECISION, "bf16".to_owned())),
         false => refused(name, "YES", value),
+    }
+}
+
+/// This backend's own: processors that compute with bf16 do so unless they are told not to.
+fn precision(name: &'static str, value: &str) -> Result<Property, Error> {
+    let lower = value.to_ascii_lowercase();
+    match matches!(&*lower, "f32" | "f16" | "bf16") {
+        true => Ok((name, lower)),
+        false => refused(name, "f32, f16 or bf16", value),
     }
 }
 
@@ -193,6 +204,11 @@ mod tests {
                 "COMPILATION_NUM_THREADS",
                 "Many",
                 "a non-negative number, got many",
+            ),
+            (
+                "INFERENCE_PRECISION_HINT",
+                "F64",
+                "f32, f16 or bf16, got f64",
             ),
             ("HINT_BF16", "NO", "YES, got no"),
             (

@@ -39,15 +39,42 @@ impl Core {
     /// Loads a library of custom operators.
     ///
     /// # Errors
-    /// `Internal` with OpenVINO's own words.
+    /// `Unsupported` if OpenVINO is too old; `Internal` with OpenVINO's own words.
     pub fn add_extension(&self, path: &str) -> Result<(), Error> {
         let path = c_string(path)?;
+        let add = self.runtime.functions.core_add_extension.ok_or_else(|| {
+            Error::unsupported(format!(
+                "{:?} loads no extensions: it is too old",
+                self.runtime
+            ))
+        })?;
         // SAFETY: the core is live, the path NUL-terminated; the operator names the library to be
         // run in the process.
-        let status = unsafe {
-            (self.runtime.functions.core_add_extension)(self.raw.as_ptr(), path.as_ptr())
-        };
+        let status = unsafe { add(self.raw.as_ptr(), path.as_ptr()) };
         self.runtime.check(status, " loading custom CPU extensions")
+    }
+
+    /// Whether a device has a property; `true` where it does not say.
+    pub fn supports(&self, device: &str, key: &str) -> bool {
+        let Ok(device) = c_string(device) else {
+            return true;
+        };
+        let mut value = ptr::null_mut();
+        // SAFETY: the core is live, the texts are NUL-terminated, the result is writable.
+        let status = unsafe {
+            (self.runtime.functions.core_get_property)(
+                self.raw.as_ptr(),
+                device.as_ptr(),
+                c"SUPPORTED_PROPERTIES".as_ptr(),
+                &raw mut value,
+            )
+        };
+        if status != 0 {
+            return true;
+        }
+        let names = self.runtime.owned_text(value);
+        let mut words = names.split(|letter: char| !(letter == '_' || letter.is_alphanumeric()));
+        words.any(|word| word == key)
     }
 
     /// Sets a property of a device.

@@ -1,5 +1,6 @@
 //! An opened OpenVINO library.
 
+use std::error::Error as _;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -42,10 +43,11 @@ impl Runtime {
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // OpenVINO's.
         let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
+            .map_err(|error| unavailable(format!("cannot be loaded: {}", reason(&error))))?;
         // SAFETY: the library is OpenVINO's, or lacks the functions.
-        let functions = unsafe { Functions::read(&library) }
-            .map_err(|error| unavailable(format!("is not OpenVINO, or too old: {error}")))?;
+        let functions = unsafe { Functions::read(&library) }.map_err(|error| {
+            unavailable(format!("is not OpenVINO, or too old: {}", reason(&error)))
+        })?;
         let elements = Elements::find(|element| byte_count_of_8(&functions, element))
             .map_err(|error| unavailable(error.message().to_owned()))?;
         Ok(Runtime {
@@ -107,6 +109,13 @@ impl Runtime {
             copy
         }
     }
+}
+
+/// What the system's linker says, which libloading keeps behind its own words.
+fn reason(error: &libloading::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 fn version(functions: &Functions) -> String {

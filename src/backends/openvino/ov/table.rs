@@ -57,6 +57,9 @@ macro_rules! functions {
             $(pub $name: unsafe extern "C" fn($($argument),* $(, $more)?) $(-> $result)?,)*
             /// Text of the last error; missing in old libraries.
             pub get_last_err_msg: Option<unsafe extern "C" fn() -> *const c_char>,
+            /// Missing in old libraries.
+            pub core_add_extension:
+                Option<unsafe extern "C" fn(*const OvCore, *const c_char) -> Status>,
         }
 
         impl Functions {
@@ -74,6 +77,10 @@ macro_rules! functions {
                             .get(b"ov_get_last_err_msg\0")
                             .ok()
                             .map(|function| *function),
+                        core_add_extension: library
+                            .get(b"ov_core_add_extension\0")
+                            .ok()
+                            .map(|function| *function),
                     })
                 }
             }
@@ -88,8 +95,10 @@ functions! {
     free(*const c_char);
     core_create(*mut *mut OvCore) -> Status;
     core_free(*mut OvCore);
-    core_add_extension(*const OvCore, *const c_char) -> Status;
     core_read_model(*const OvCore, *const c_char, *const c_char, *mut *mut OvModel) -> Status;
+    core_get_property(
+        *const OvCore, *const c_char, *const c_char, *mut *mut c_char
+    ) -> Status;
     core_set_property(*const OvCore, *const c_char; ...) -> Status;
     core_compile_model(
         *const OvCore, *const OvModel, *const c_char, usize, *mut *mut OvCompiledModel; ...
