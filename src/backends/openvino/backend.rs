@@ -11,6 +11,7 @@ use sdk::engine::{self, Engines, LibraryPlace, Runner, Session as _, Signature, 
 use sdk::{BackendContext, Batch, Error, InstanceContext, ModelConfig, ModelContext};
 
 use crate::batching::{self, Batching, Prepared};
+use crate::checked;
 use crate::compiled::CompiledModels;
 use crate::layout;
 use crate::ov::{Core, Runtime};
@@ -84,6 +85,7 @@ impl sdk::Model for Model {
             Ok(runtime)
         })?;
         let path = model_path(context)?;
+        checked::check(&path)?;
         let (size, signature) = completion(backend, context.config(), &path);
         autofill(context, size, || signature(&runtime, &settings))?;
         Ok(Model {
@@ -141,8 +143,8 @@ fn new_core(runtime: &Arc<Runtime>, settings: &Settings) -> Result<Core, Error> 
     Ok(core)
 }
 
-/// The model's file or folder. The name that servers fill in where the configuration has none stands
-/// for all that there are.
+/// The model's file or folder. The name that servers fill in where the configuration has none
+/// stands for all that there are.
 fn model_path(context: &ModelContext) -> Result<PathBuf, Error> {
     let configured = context.config().default_model_filename();
     if configured.is_none_or(|name| name == FILE_NAMES[0]) {

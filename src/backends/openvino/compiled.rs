@@ -21,8 +21,8 @@ struct Compiled {
     signature: Signature,
 }
 
-/// The compiled models, by the CPUs that their threads may use. Threads of OpenVINO inherit those of
-/// the thread that compiles, so instances under different host policies do not share.
+/// The compiled models, by the CPUs that their threads may use. Threads of OpenVINO inherit those
+/// of the thread that compiles, so instances under different host policies do not share.
 #[derive(Default)]
 pub struct CompiledModels(Mutex<HashMap<String, Compiled>>);
 

@@ -8,6 +8,7 @@
 
 mod backend;
 mod batching;
+mod checked;
 mod compiled;
 mod layout;
 #[allow(unsafe_code)] // The one door to the C library.

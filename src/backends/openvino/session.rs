@@ -171,10 +171,10 @@ fn input<'f>(
     }
     let is_whole = byte_count == feed.bytes.len() && byte_count > 0;
     if is_whole && feed.bytes.is_aligned_to(element_bytes) {
-        return Tensor::borrow(request, feed.data_type, &shape, feed.bytes);
+        return Tensor::borrow(request.runtime(), feed.data_type, &shape, feed.bytes);
     }
     let bytes = copy.fill(feed.bytes, byte_count)?;
-    Tensor::borrow(request, feed.data_type, &shape, bytes)
+    Tensor::borrow(request.runtime(), feed.data_type, &shape, bytes)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 import unittest
 
@@ -428,6 +429,28 @@ class Oldest(OpenvinoCase):
             self.serve(name, BACKEND + "max_batch_size: 8\n" + FULL + more, {"model.onnx": there(MAGIKA)})
             found.append(self.infer(name, feeds))
         self.assert_near(found[0], found[1])
+
+
+@needs_library("openvino")
+@engine.needs_openvino
+class Example(ServerCase):
+    """The repository of docs/examples."""
+
+    environment = {"CONCH_OPENVINO_LIBRARY": engine.library()}
+
+    @staticmethod
+    def models(repository):
+        engine.run(sys.executable, servers.ROOT / "docs/examples/openvino/make_repository.py", repository.path)
+
+    def test_answers(self):
+        rows = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+        status, _, reply = self.infer(rows, model="scale")
+        self.assertEqual(status, 200, reply)
+        self.assertEqual(json.loads(reply)["outputs"][0]["data"], [0, 2, 6, 12])
+        if MAGIKA.exists():
+            content = {"inputs": [{"name": "bytes", "datatype": "INT32", "shape": [1, 2048], "data": [0] * 2048}]}
+            status, _, reply = self.infer(content, model="magika")
+            self.assertEqual(status, 200, reply)
 
 
 @conch_only

@@ -34,7 +34,8 @@ impl InferRequest {
         })
     }
 
-    pub(super) fn runtime(&self) -> &Arc<Runtime> {
+    /// The library that it is a request of.
+    pub fn runtime(&self) -> &Arc<Runtime> {
         &self.runtime
     }
 

@@ -72,7 +72,8 @@ macro_rules! functions {
                 // SAFETY: the headers give the functions of these names exactly these types.
                 unsafe {
                     Ok(Functions {
-                        $($name: *library.get(concat!("ov_", stringify!($name), "\0").as_bytes())?,)*
+                        $($name: *library
+                            .get(concat!("ov_", stringify!($name), "\0").as_bytes())?,)*
                         get_last_err_msg: library
                             .get(b"ov_get_last_err_msg\0")
                             .ok()

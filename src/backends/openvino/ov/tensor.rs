@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use conch_backend_sdk::{DataType, Error, TensorBytes, element_count, shape_text};
 
-use super::request::InferRequest;
 use super::runtime::Runtime;
 use super::table::{OvTensor, Shape};
 
@@ -22,18 +21,17 @@ pub struct Tensor<'m> {
 unsafe impl Send for Tensor<'_> {}
 
 impl<'m> Tensor<'m> {
-    /// A tensor over `bytes` for a request's input. OpenVINO only reads them.
+    /// A tensor over `bytes` for an input. OpenVINO only reads them.
     ///
     /// # Errors
     /// `InvalidArgument` if the bytes do not fit the shape or are not aligned; `Internal` with
     /// OpenVINO's own words.
     pub fn borrow(
-        request: &InferRequest,
+        runtime: &Arc<Runtime>,
         data_type: DataType,
         shape: &[i64],
         bytes: TensorBytes<'m>,
     ) -> Result<Self, Error> {
-        let runtime = request.runtime();
         let misfit = || {
             Error::invalid(format!(
                 "{} bytes do not make a {} tensor of shape {}",
@@ -116,8 +114,8 @@ impl<'m> Tensor<'m> {
         Ok((data_type, dims))
     }
 
-    /// Its bytes, in row order. No run may be going on that writes it: see [`InferRequest::run`],
-    /// which its caller lets run only where no tensor of a former run is left.
+    /// Its bytes, in row order. No run may be going on that writes it: whoever runs a request lets
+    /// it run only where no output of the run before is left.
     ///
     /// # Errors
     /// `Internal` with OpenVINO's own words.
