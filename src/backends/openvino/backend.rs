@@ -8,7 +8,9 @@ use sdk::engine::complete::autofill;
 use sdk::engine::model_file::model_folder;
 use sdk::engine::validate::validate;
 use sdk::engine::{self, Engines, LibraryPlace, Runner, Session as _, Signature, threads};
-use sdk::{BackendContext, Batch, Error, InstanceContext, ModelConfig, ModelContext};
+use sdk::{
+    BackendContext, Batch, DetachedBatch, Error, InstanceContext, ModelConfig, ModelContext,
+};
 
 use crate::batching::{self, Batching, Prepared};
 use crate::checked;
@@ -17,6 +19,7 @@ use crate::layout;
 use crate::ov::{Core, Runtime};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::workers::Workers;
 
 /// Where OpenVINO's library is.
 const PLACE: LibraryPlace = LibraryPlace {
@@ -100,14 +103,21 @@ impl sdk::Model for Model {
 }
 
 impl Model {
-    /// The session of an instance, made on its thread, with the configuration checked against it.
-    fn session(&self, context: &InstanceContext) -> Result<Session, Error> {
+    /// What an instance runs its batches with, made on its thread, with the configuration checked
+    /// against the model: as many as it may run at a time.
+    fn runners(&self, context: &InstanceContext) -> Result<Vec<Runner<Session>>, Error> {
         let share = threads::share_of_cpus(&self.config, context);
-        let session = self
+        let sessions = self
             .compiled
-            .session(&self.name, &self.settings, share, || self.prepare())?;
-        validate(&self.name, &self.config, session.signature())?;
-        Ok(session)
+            .sessions(&self.name, &self.settings, share, || self.prepare())?;
+        // One batch of a sequence must be finished before the next begins.
+        let is_sequential = self.config.json().get("sequence_batching").is_some();
+        let count = if is_sequential { 1 } else { sessions.len() };
+        let runner = |session: Session| {
+            validate(&self.name, &self.config, session.signature())?;
+            Runner::new(&self.config, session)
+        };
+        sessions.into_iter().take(count).map(runner).collect()
     }
 
     fn prepare(&self) -> Result<(Core, Prepared), Error> {
@@ -119,18 +129,49 @@ impl Model {
 }
 
 /// One executable copy of a model.
-pub struct Instance(Runner<Session>);
+pub enum Instance {
+    /// One run at a time, on the instance's own thread.
+    Single(Box<Runner<Session>>),
+    Several(Workers),
+}
 
 impl sdk::Instance for Instance {
     type Model = Model;
 
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
         engine::refuse_gpu("openvino", &model.name, context)?;
-        Runner::new(&model.config, model.session(context)?).map(Instance)
+        let mut runners = model.runners(context)?;
+        match (runners.pop(), runners.is_empty()) {
+            (Some(runner), true) => Ok(Instance::Single(Box::new(runner))),
+            (runner, _) => {
+                runners.extend(runner);
+                sdk::info!(
+                    "instance '{}' has up to {} runs at a time",
+                    context.name,
+                    runners.len()
+                );
+                Workers::new(&model.name, runners).map(Instance::Several)
+            }
+        }
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        self.0.run(&model.name, batch)
+        match self {
+            Instance::Single(runner) => runner.run(&model.name, batch),
+            // Batches come to `submit`, which does not call this for several.
+            Instance::Several(_) => Err(Error::internal("a batch that is not detached")),
+        }
+    }
+}
+
+impl sdk::DetachingInstance for Instance {
+    fn submit(&mut self, model: &Model, batch: DetachedBatch) {
+        match self {
+            Instance::Single(_) => {
+                batch.finish(|batch| sdk::Instance::execute(self, model, batch));
+            }
+            Instance::Several(workers) => workers.submit(batch),
+        }
     }
 }
 

@@ -12,13 +12,14 @@ use sdk::engine::Signature;
 use crate::batching::{Batching, Prepared};
 use crate::ov::{CompiledModel, Core};
 use crate::session::Session;
-use crate::settings::Settings;
+use crate::settings::{REQUESTS_MAX, Settings};
 
 /// A model compiled, and what is to be known of it.
 struct Compiled {
     model: CompiledModel,
     batching: Batching,
     signature: Signature,
+    requests_per_instance: usize,
 }
 
 /// The compiled models, by the CPUs that their threads may use. Threads of OpenVINO inherit those
@@ -27,29 +28,33 @@ struct Compiled {
 pub struct CompiledModels(Mutex<HashMap<String, Compiled>>);
 
 impl CompiledModels {
-    /// A session for the calling thread, which is an instance's. `prepare` prepares the model where
-    /// it is the first with its CPUs; `share` is how many CPUs the instance would have for itself.
+    /// Sessions for the calling thread, which is an instance's: one for each run that it may have at
+    /// a time. `prepare` prepares the model where it is the first with its CPUs; `share` is how many
+    /// CPUs the instance would have for itself.
     ///
     /// # Errors
     /// Those of `prepare`, or what OpenVINO says.
-    pub fn session(
+    pub fn sessions(
         &self,
         model_name: &str,
         settings: &Settings,
         share: usize,
         prepare: impl FnOnce() -> Result<(Core, Prepared), Error>,
-    ) -> Result<Session, Error> {
+    ) -> Result<Vec<Session>, Error> {
         let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let compiled = match models.entry(cpus_of_thread()) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(compile(model_name, settings, share, prepare()?)?),
         };
-        Ok(Session::new(
-            compiled.model.create_request()?,
-            compiled.batching,
-            compiled.signature.clone(),
-            model_name,
-        ))
+        let session = |_| {
+            Ok(Session::new(
+                compiled.model.create_request()?,
+                compiled.batching,
+                compiled.signature.clone(),
+                model_name,
+            ))
+        };
+        (0..compiled.requests_per_instance).map(session).collect()
     }
 }
 
@@ -76,14 +81,22 @@ fn compile(
     // batches.
     let gathers = prepared.batching != Batching::None && !settings.has_fixed_batches;
     let gathers = if gathers { "YES" } else { "NO" };
+    let model = core.compile(
+        &prepared.model,
+        &settings.device,
+        ("ALLOW_AUTO_BATCHING", gathers),
+    )?;
+    // The instances that run on these CPUs have together what OpenVINO says is best.
+    let instances = (cpu_count / share.max(1)).max(1);
+    let requests_per_instance = match settings.infer_requests {
+        Some(count) => count,
+        None => (model.optimal_requests() / instances).clamp(1, REQUESTS_MAX),
+    };
     Ok(Compiled {
-        model: core.compile(
-            &prepared.model,
-            &settings.device,
-            ("ALLOW_AUTO_BATCHING", gathers),
-        )?,
+        model,
         batching: prepared.batching,
         signature: prepared.signature,
+        requests_per_instance,
     })
 }
 

@@ -15,5 +15,6 @@ mod layout;
 mod ov;
 mod session;
 mod settings;
+mod workers;
 
-conch_backend_sdk::export_backend!(backend::Backend);
+conch_backend_sdk::export_backend!(backend::Backend, detached);

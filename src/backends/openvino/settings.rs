@@ -17,6 +17,8 @@ pub struct Settings {
     pub pads_batches: bool,
     /// `RESHAPE_IO_LAYERS`: inputs get the dimensions that the configuration says.
     pub reshapes_inputs: bool,
+    /// `INFER_REQUESTS`, this backend's own: runs at a time in each instance.
+    pub infer_requests: Option<usize>,
     /// Properties of the device, by OpenVINO's names.
     pub properties: Vec<(&'static str, String)>,
 }
@@ -33,7 +35,14 @@ impl Settings {
                 properties.push(read(name, value)?);
             }
         }
+        let infer_requests = text(REQUESTS)
+            .map(|value| match value.parse() {
+                Ok(count) if (1..=REQUESTS_MAX).contains(&count) => Ok(count),
+                _ => refused(REQUESTS, "a number from 1 to 64", value),
+            })
+            .transpose()?;
         Ok(Settings {
+            infer_requests,
             device: text("TARGET_DEVICE").unwrap_or("CPU").to_ascii_uppercase(),
             extension: text("CPU_EXTENSION_PATH").map(str::to_owned),
             has_fixed_batches: is_set("SKIP_OV_DYNAMIC_BATCHSIZE"),
@@ -63,6 +72,9 @@ impl Settings {
     }
 }
 
+/// Each has a thread and scratch memory for the whole model.
+pub const REQUESTS_MAX: usize = 64;
+const REQUESTS: &str = "INFER_REQUESTS";
 const THREADS: &str = "INFERENCE_NUM_THREADS";
 const PRECISION: &str = "INFERENCE_PRECISION_HINT";
 const STREAMS: &str = "NUM_STREAMS";
@@ -155,6 +167,7 @@ mod tests {
         let all = settings(&[
             ("TARGET_DEVICE", "auto"),
             ("CPU_EXTENSION_PATH", "/opt/libops.so"),
+            ("INFER_REQUESTS", "8"),
             ("SKIP_OV_DYNAMIC_BATCHSIZE", "YES"),
             ("ENABLE_BATCH_PADDING", "yes"),
             ("RESHAPE_IO_LAYERS", "Yes"),
@@ -166,6 +179,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(all.device, "AUTO");
+        assert_eq!(all.infer_requests, Some(8));
         assert_eq!(all.extension.as_deref(), Some("/opt/libops.so"));
         assert!(all.has_fixed_batches && all.pads_batches && all.reshapes_inputs);
         let property = |name, value: &str| (name, value.to_owned());
@@ -210,6 +224,8 @@ mod tests {
                 "F64",
                 "f32, f16 or bf16, got f64",
             ),
+            ("INFER_REQUESTS", "0", "a number from 1 to 64, got 0"),
+            ("INFER_REQUESTS", "65", "a number from 1 to 64, got 65"),
             ("HINT_BF16", "NO", "YES, got no"),
             (
                 "NUM_STREAMS",

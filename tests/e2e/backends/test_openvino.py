@@ -2,6 +2,7 @@
 bit with the same batch), over HTTP and gRPC, in batches and at once; batches of fixed sizes, padding, shapes and types that the
 configuration gives; configurations that are completed; files and configurations that are refused."""
 
+import collections
 import concurrent.futures
 import json
 import os
@@ -21,6 +22,7 @@ import openvino_models as models
 import server as servers
 from case import ServerCase, conch_only, needs_library
 from repository import Repository, tensors
+from waiting import until
 
 BACKEND = 'backend: "openvino"\n'
 ONE = BACKEND + "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
@@ -208,6 +210,92 @@ class Shapes(OpenvinoCase):
 
         with concurrent.futures.ThreadPoolExecutor(32) as pool:
             self.assertEqual(sum(pool.map(ask, range(32))), sum(range(32)))
+
+
+@needs_library("openvino")
+@engine.needs_openvino
+class Several(OpenvinoCase):
+    """Several runs at a time in one instance."""
+
+    config = ONE + "max_batch_size: 4\ndynamic_batching { }\n" + SCALED
+
+    def crowd(self, name, clients=32, turns=20):
+        """Every request is answered with its own rows."""
+        def ask(number):
+            module = (httpclient, grpcclient)[number % 2]
+            client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
+            try:
+                for turn in range(turns):
+                    rows = numpy.full((1 + turn % 3, 4), number * 100 + turn, numpy.float32)
+                    numpy.testing.assert_array_equal(self.infer(name, {"X": rows}, module, client)["Y"], rows * numpy.arange(4))
+            finally:
+                client.close()
+
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            list(pool.map(ask, range(clients)))
+        statistics = self.server.statistics(name)
+        counts = statistics["inference_stats"]
+        self.assertEqual((counts["success"]["count"], counts["fail"]["count"]), (clients * turns, 0))
+        self.assertEqual(statistics["inference_count"], sum(1 + turn % 3 for turn in range(turns)) * clients)
+
+    def test_many_clients(self):
+        for name, more in (("four", parameters(INFER_REQUESTS=4)), ("streams", parameters(NUM_STREAMS=2)), ("hinted", parameters(
+                PERFORMANCE_HINT="THROUGHPUT")), ("padded", parameters(INFER_REQUESTS=3, ENABLE_BATCH_PADDING="YES"))):
+            with self.subTest(name):
+                self.serve(name, self.config + more)
+                self.crowd(name)
+        self.server.wait_for_text("instance 'four_0_0' has up to 4 runs at a time")
+        self.server.wait_for_text("instance 'streams_0_0' has up to 2 runs at a time")
+
+    def test_errors_of_a_batch(self):
+        """A batch that cannot be run fails alone."""
+        self.serve("exact", ONE + "max_batch_size: 2\n" + SCALED + parameters(INFER_REQUESTS=4, SKIP_OV_DYNAMIC_BATCHSIZE="YES"))
+        for _ in range(10):
+            with self.assertRaises(httpclient.InferenceServerException) as refused:
+                self.ask("exact", ROWS[:1])
+            self.assertIn("expected requests with batch size '2', got '1'", str(refused.exception))
+            numpy.testing.assert_array_equal(self.ask("exact", ROWS), SCALED_ROWS)
+        counts = self.server.statistics("exact")["inference_stats"]
+        self.assertEqual((counts["success"]["count"], counts["fail"]["count"]), (10, 10))
+
+    def test_unloaded_under_load(self):
+        """What was taken is answered before the model goes."""
+        outcomes = collections.Counter()
+
+        def ask(number):
+            with httpclient.InferenceServerClient(self.server.http) as client:
+                for _ in range(40):
+                    try:
+                        rows = numpy.full((1, 4), number, numpy.float32)
+                        numpy.testing.assert_array_equal(self.infer("leaving", {"X": rows}, client=client)["Y"], rows * numpy.arange(4))
+                        outcomes["answered"] += 1
+                    except httpclient.InferenceServerException as error:
+                        self.assertRegex(str(error), "not ready|unknown model|not found|unavailable|no available")
+                        outcomes["refused"] += 1
+
+        for _ in range(3):
+            self.serve("leaving", self.config + parameters(INFER_REQUESTS=4))
+            with concurrent.futures.ThreadPoolExecutor(9) as pool:
+                asked = [pool.submit(ask, number) for number in range(8)]
+                before = outcomes["answered"]
+                until(lambda: outcomes["answered"] - before > 20 or all(one.done() for one in asked), "some answers")
+                self.assertEqual(self.server.request("POST", "/v2/repository/models/leaving/unload", b"{}")[0], 200)
+                for one in asked:
+                    one.result()
+        self.assertEqual(sum(outcomes.values()), 3 * 8 * 40)
+
+    def test_sequences_are_one_after_the_other(self):
+        config = ONE + "max_batch_size: 4\nsequence_batching { }\n" + SCALED + parameters(INFER_REQUESTS=4)
+        self.serve("sequence", config)
+        for turn in range(3):
+            found = self.ask("sequence", ROWS[:1], sequence_id=7, sequence_start=turn == 0, sequence_end=turn == 2)
+            numpy.testing.assert_array_equal(found, SCALED_ROWS[:1])
+        self.assertNotIn("instance 'sequence_0_0' has up to", self.server.output)
+
+    def test_parameter(self):
+        for number, value in enumerate(("0", "65", "many")):
+            error = self.refused(f"requests_{number}", BACKEND + parameters(INFER_REQUESTS=value))
+            self.assertIn(f"expected the parameter 'INFER_REQUESTS' to be a number from 1 to 64, got {value}", error)
 
 
 @needs_library("openvino")

@@ -32,6 +32,23 @@ impl CompiledModel {
         })
     }
 
+    /// How many requests it runs best at a time, by OpenVINO's own estimate; 1 where it has none.
+    pub fn optimal_requests(&self) -> usize {
+        let mut value = ptr::null_mut();
+        // SAFETY: the model is live, the key NUL-terminated, the result writable.
+        let status = unsafe {
+            (self.runtime.functions.compiled_model_get_property)(
+                self.raw.as_ptr(),
+                c"OPTIMAL_NUMBER_OF_INFER_REQUESTS".as_ptr(),
+                &raw mut value,
+            )
+        };
+        if status != 0 {
+            return 1;
+        }
+        self.runtime.owned_text(value).trim().parse().unwrap_or(1)
+    }
+
     /// # Errors
     /// `Internal` with OpenVINO's own words.
     pub fn create_request(&self) -> Result<InferRequest, Error> {

@@ -139,6 +139,9 @@ functions! {
     compiled_model_create_infer_request(
         *const OvCompiledModel, *mut *mut OvInferRequest
     ) -> Status;
+    compiled_model_get_property(
+        *const OvCompiledModel, *const c_char, *mut *mut c_char
+    ) -> Status;
     compiled_model_free(*mut OvCompiledModel);
     infer_request_set_input_tensor_by_index(
         *mut OvInferRequest, usize, *const OvTensor
