@@ -17,9 +17,11 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import np_to_triton_dtype
 
+import onnx_model
 import openvino_engine as engine
 import openvino_models as models
 import server as servers
+import wire
 from case import ServerCase, conch_only, needs_library
 from repository import Repository, tensors
 from waiting import until
@@ -27,6 +29,8 @@ from waiting import until
 BACKEND = 'backend: "openvino"\n'
 ONE = BACKEND + "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
 SCALED = tensors("input", [("X", "FP32", (4,))]) + tensors("output", [("Y", "FP32", (4,))])
+# Of a loop, which takes seconds.
+TURNS = 500_000
 MAGIKA = servers.ROOT / "docs/examples/model_repository/magika/1/model.onnx"
 SILERO = servers.CACHE / "models/silero_vad/silero_vad_openvino_16k.onnx"
 SAVED = servers.CACHE / "models/basic_pitch"
@@ -283,6 +287,21 @@ class Several(OpenvinoCase):
                 for one in asked:
                     one.result()
         self.assertEqual(sum(outcomes.values()), 3 * 8 * 40)
+
+    @conch_only
+    def test_runs_overlap(self):
+        """A run that takes seconds does not keep another from being answered."""
+        self.serve("slow", ONE + "max_batch_size: 0\n" + parameters(INFER_REQUESTS=2, NUM_STREAMS=2), {"model.onnx": onnx_model.counting()})
+        text = json.dumps({"id": "slow", "inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [TURNS]}]})
+        with wire.connect(self.server, timeout=120) as link:
+            link.sendall(wire.post("/v2/models/slow/infer", text.encode(), "Content-Type: application/json"))
+            self.server.wait_for_state("slow", "EXECUTING")
+            for _ in range(5):
+                numpy.testing.assert_array_equal(self.ask("slow", [[3]]), [[6]])
+            self.assertEqual(self.server.statistics("slow")["inference_stats"]["success"]["count"], 5)
+            status, _, reply = wire.Replies(link).next()
+        self.assertEqual(status, 200, reply)
+        self.assertEqual(json.loads(reply)["outputs"][0]["data"], [2 * TURNS])
 
     def test_sequences_are_one_after_the_other(self):
         config = ONE + "max_batch_size: 4\nsequence_batching { }\n" + SCALED + parameters(INFER_REQUESTS=4)
