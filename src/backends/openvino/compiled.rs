@@ -28,9 +28,9 @@ struct Compiled {
 pub struct CompiledModels(Mutex<HashMap<String, Compiled>>);
 
 impl CompiledModels {
-    /// Sessions for the calling thread, which is an instance's: one for each run that it may have at
-    /// a time. `prepare` prepares the model where it is the first with its CPUs; `share` is how many
-    /// CPUs the instance would have for itself.
+    /// Sessions for the calling thread, which is an instance's: one for each run that it may have
+    /// at a time. `prepare` prepares the model where it is the first with its CPUs; `share` is how
+    /// many CPUs the instance would have for itself.
     ///
     /// # Errors
     /// Those of `prepare`, or what OpenVINO says.

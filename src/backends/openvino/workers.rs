@@ -1,5 +1,5 @@
-//! Several runs at a time in one instance: a request of OpenVINO's for each, and a thread that waits
-//! for it.
+//! Several runs at a time in one instance: a request of OpenVINO's for each, and a thread that
+//! waits for it.
 //!
 //! OpenVINO would also call back when a run ends, on a thread of its own. Its C library does not
 //! tell that call whether the run failed; only waiting does.
