@@ -45,7 +45,7 @@ class ServerCase(unittest.TestCase):
 
     flags = ()
     # A command that starts the server, such as taskset.
-    prefix = ()
+    launcher = ()
     environment = None
     models = None
     # With what header the server is asked whether it is ready.
@@ -61,7 +61,7 @@ class ServerCase(unittest.TestCase):
         if cls.models:
             cls.models(cls.repository)
         path = cls.repository_path or cls.repository.path
-        cls.server = servers.Server(path, *cls.flags, kind=KIND, prefix=cls.prefix, environment=cls.environment,
+        cls.server = servers.Server(path, *cls.flags, kind=KIND, prefix=cls.launcher, environment=cls.environment,
                                     ready_headers=cls.ready_headers)
         cls.addClassCleanup(cls.server.kill)
 

@@ -23,17 +23,27 @@ use crate::{Batch, Error, OwnedRequest, PendingResponses};
 /// The instances of one core.
 pub(crate) struct Seat {
     core: usize,
-    /// The core has to end what another thread left open.
+    /// The core has to end what another thread left.
     is_called: AtomicBool,
     state: Mutex<SeatState>,
+}
+
+/// How far a batch of another thread is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// There is none.
+    Ended,
+    /// It is formed, and the core is to execute it.
+    Formed,
+    /// The instance has begun it, and the core is to end it.
+    Open,
 }
 
 /// What the thread that executes has.
 pub(crate) struct SeatState {
     /// Empty once the core has ended.
     pub(crate) instances: Vec<Box<dyn Instance>>,
-    /// The instance has begun a batch on another thread, and not ended it.
-    is_open: bool,
+    stage: Stage,
     /// For batches of other threads, kept for their capacity.
     pub(crate) output: SchedulerOutput<OwnedRequest>,
     pub(crate) pending: PendingResponses,
@@ -46,7 +56,7 @@ impl Seat {
             is_called: AtomicBool::new(false),
             state: Mutex::new(SeatState {
                 instances,
-                is_open: false,
+                stage: Stage::Ended,
                 output: SchedulerOutput::default(),
                 pending: PendingResponses::default(),
             }),
@@ -65,24 +75,24 @@ impl Seat {
         }
     }
 
-    /// For the core: waits for a thread that executes in its place, then ends what it left open.
+    /// For the core: waits for a thread that executes in its place, then ends what it left.
     pub(crate) fn enter(&self, pending: &mut PendingResponses) -> MutexGuard<'_, SeatState> {
         let mut state = self.lock();
-        state.end_open(pending);
+        state.end_stage(pending);
         state
     }
 
-    /// For other threads; none while anybody executes, or a batch is open.
+    /// For other threads; none while anybody executes, or a batch is left to the core.
     pub(crate) fn try_enter(&self) -> Option<MutexGuard<'_, SeatState>> {
         let state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        (!state.is_open && state.instances.len() == 1).then_some(state)
+        (state.stage == Stage::Ended && state.instances.len() == 1).then_some(state)
     }
 
-    /// Has the core end what is open, once it is woken.
+    /// Has the core end what it was left, once it is woken.
     pub(crate) fn call(&self) {
         self.is_called.store(true, Ordering::Release);
     }
@@ -113,18 +123,30 @@ impl SeatState {
         let progress = guarded(&mut output.batch, pending, |batch, pending| {
             instance.begin(batch, pending, limit)
         });
-        self.is_open = progress == Some(Progress::Open);
+        if progress == Some(Progress::Open) {
+            self.stage = Stage::Open;
+        }
         progress.unwrap_or(Progress::Done)
     }
 
-    fn end_open(&mut self, pending: &mut PendingResponses) {
-        if !std::mem::take(&mut self.is_open) {
+    /// Leaves the batch of `output` to the core.
+    pub(crate) fn leave(&mut self) {
+        self.stage = Stage::Formed;
+    }
+
+    fn end_stage(&mut self, pending: &mut PendingResponses) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Ended);
+        let Some(instance) = self.instances.first_mut() else {
             return;
-        }
-        if let Some(instance) = self.instances.first_mut() {
-            guarded(&mut Batch::new(), pending, |_, pending| {
-                instance.end(pending)
-            });
+        };
+        match stage {
+            Stage::Ended => {}
+            Stage::Formed => execute(&mut **instance, &mut self.output.batch, pending),
+            Stage::Open => {
+                guarded(&mut Batch::new(), pending, |_, pending| {
+                    instance.end(pending)
+                });
+            }
         }
     }
 }

@@ -7,6 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Batches with more bytes of inputs are left to the core: to copy them takes the submitter longer
+/// than to wake it.
+pub const INLINE_BYTES_MAX: usize = 64 << 10;
+
 /// How far an execution came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {

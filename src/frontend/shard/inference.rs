@@ -6,8 +6,8 @@ use std::sync::Arc;
 use conch_engine::gpus::GpuHost;
 use conch_engine::model::registry::Snapshot;
 use conch_engine::{
-    Draft, Error, InlineOffer, ModelVersion, RequestHandle, RequestTarget, Tenant, Timestamps,
-    clock,
+    Draft, Error, INLINE_BYTES_MAX, InlineOffer, ModelVersion, RequestHandle, RequestTarget,
+    Tenant, Timestamps, clock,
 };
 
 use super::ensure_loaded::HeldPermit;
@@ -15,9 +15,6 @@ use super::in_flight::ResponseQueue;
 use super::response::{ResponseFuture, StreamRequest};
 use super::state::Shard;
 use super::timer::Timer;
-
-/// Requests with more input bytes are not executed on the shard, which would copy them meanwhile.
-const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// How a request goes into the engine, beside what it says.
 #[derive(Default)]

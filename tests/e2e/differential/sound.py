@@ -8,6 +8,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 import wire
 from case import pack
+from waiting import until_equal
 from .entry import call, entry, get, infer_message, other_call, post, raw, send, stream
 
 ENTRIES = []
@@ -37,6 +38,14 @@ BINARY = request({"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "parame
 BYTES = pack([1, 2, 3, 4])
 
 
+def counted(model, executions):
+    """Waits for the statistics: Triton counts a request after it has answered it."""
+    def step(side):
+        until_equal(lambda: side.server.statistics(model)["execution_count"], executions, f"executions of {model}")
+        return {}
+    return step
+
+
 def endpoints():
     add("live", "http-live/ready", get("/v2/health/live"), send("HEAD", "/v2/health/live"))
     add("ready", "http-live/ready ready-strict", get("/v2/health/ready"))
@@ -48,7 +57,8 @@ def endpoints():
                                               ("identity", "pair", "wide", "two", "two/versions/3", "labelled", "choosy", "square")])
     add("model_config", "http-config", *[get(f"/v2/models/{path}/config") for path in
                                          ("identity", "two/versions/3", "labelled", "choosy", "square", "repeat", "type_string")])
-    add("statistics", "http-stats", infer(ONE, model="counted"), infer(ONE, model="counted"), get("/v2/models/counted/stats"))
+    add("statistics", "http-stats", infer(ONE, model="counted"), infer(ONE, model="counted"), counted("counted", 2),
+        get("/v2/models/counted/stats"))
     add("statistics_of_all", "http-stats", get("/v2/models/stats"), world="idle")
     add("index", "http-repo", post("/v2/repository/index"), post("/v2/repository/index", b"{}"),
         post("/v2/repository/index", b'{"ready":true}'), post("/v2/repository/x/index"))
@@ -162,7 +172,7 @@ def grpc():
     add("g_metadata", "grpc-service grpc-proto-pkg", call("ServerMetadata", pb.ServerMetadataRequest()))
     add("g_config", "grpc-config", *[call("ModelConfig", pb.ModelConfigRequest(name=name)) for name in ("identity", "labelled", "repeat", "two")])
     add("g_statistics", "grpc-service", call("ModelInfer", infer_message("counted_too")), call("ModelInfer", infer_message("counted_too")),
-        call("ModelStatistics", pb.ModelStatisticsRequest(name="counted_too")))
+        counted("counted_too", 2), call("ModelStatistics", pb.ModelStatisticsRequest(name="counted_too")))
     add("g_health", "grpc-health", other_call("/grpc.health.v1.Health/Check"), other_call("/grpc.health.v1.Health/Check", b"\x0a\x03abc"))
     add("g_unknown", "transport/unknown-path grpc-service", other_call("/inference.GRPCInferenceService/Nothing"), other_call("/a.B/C"))
     add("g_infer", "grpc-unary grpc-raw grpc-raw-out grpc-contents", call("ModelInfer", infer_message()), call("ModelInfer", infer_message(raw=BYTES)),

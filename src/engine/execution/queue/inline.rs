@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use conch_config::Scheduling;
 
+use crate::OwnedRequest;
 use crate::clock::Monotonic;
 use crate::execution::queue::{ModelQueue, deadline_of};
 use crate::execution::seat::Seat;
-use crate::request::inline::{InlineQueue, Progress};
+use crate::request::inline::{INLINE_BYTES_MAX, InlineQueue, Progress};
+
+/// Batches of more requests are left to the core: each takes some microseconds.
+const INLINE_REQUESTS_MAX: usize = 16;
 
 impl ModelQueue {
     /// Lets other threads execute at `seat`, if its instance is made for that and its queue forms a
@@ -76,7 +80,16 @@ impl InlineQueue for ModelQueue {
             state_now.pending.flush();
             return None;
         }
-        let progress = state_now.begin(limit);
+        // It may have requests of other submitters.
+        let is_small = output.batch.len() <= INLINE_REQUESTS_MAX
+            && input_bytes(&output.batch) <= INLINE_BYTES_MAX;
+        let progress = if is_small {
+            state_now.begin(limit)
+        } else {
+            state_now.pending.flush();
+            state_now.leave();
+            Progress::Open
+        };
         drop(state);
         if progress == Progress::Open {
             seat.call();
@@ -88,4 +101,11 @@ impl InlineQueue for ModelQueue {
     fn leave_to_core(&self) {
         self.pool.wake_one();
     }
+}
+
+fn input_bytes(batch: &[OwnedRequest]) -> usize {
+    let inputs = batch.iter().flat_map(|live| &live.inputs);
+    inputs
+        .flat_map(|input| &input.chunks)
+        .fold(0, |sum, chunk| sum.saturating_add(chunk.len()))
 }

@@ -95,6 +95,37 @@ fn what_the_submitter_does_not_execute_a_core_does() {
 }
 
 #[test]
+fn a_batch_with_large_inputs_is_left_to_the_core() {
+    const LARGE: &str = "max_batch_size: 8 dynamic_batching { } \
+                         input [ { name: 'a' data_type: TYPE_INT32 dims: [ -1 ] } ] \
+                         output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+    let fake = Fake {
+        can_begin: true,
+        ..Fake::closed()
+    };
+    let bed = Bed::cpus(LARGE, fake, 1);
+    bed.wait_idle();
+    let bytes = vec![0; crate::INLINE_BYTES_MAX / 2 + 4];
+    let shape = [1, i64::try_from(bytes.len() / 4).unwrap()];
+    let admit = |slot| {
+        let drafted = draft(vec![input("a", DataType::Int32, &shape, &[&bytes])]);
+        bed.admit_draft(drafted, slot).unwrap()
+    };
+    let mut offer = InlineOffer::new(true);
+    bed.version.submit(admit(0), &mut offer).unwrap();
+    let turn = offer.into_turn().expect("the core is idle");
+    let submitted = bed.version.submit(admit(1), &mut InlineOffer::none());
+    assert!(submitted.is_ok());
+    assert_eq!(turn.run(LIMIT), Some(Progress::Open));
+    bed.fake.wait_inside(1);
+    bed.fake.let_go(1);
+    assert_eq!(bed.recorder.wait(2).len(), 2);
+    assert_eq!(bed.batches(), [[0, 1]]);
+    assert!(bed.begun().is_empty());
+    bed.stop();
+}
+
+#[test]
 fn a_panic_fails_the_request_and_nothing_else() {
     let fake = Fake {
         can_begin: true,

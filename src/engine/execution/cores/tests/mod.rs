@@ -306,12 +306,16 @@ impl Bed {
         sequence_flags: SequenceFlags,
         slot: u64,
     ) -> Result<RequestHandle, Error> {
-        let completion: Arc<dyn Completion> = self.recorder.clone();
         let drafted = Draft {
             correlation_id: CorrelationId::Unsigned(id),
             sequence_flags,
             ..draft(vec![input("a", DataType::Int32, &[1, 1], &[&[0; 4]])])
         };
+        self.admit_draft(drafted, slot)
+    }
+
+    fn admit_draft(&self, drafted: Draft<'_>, slot: u64) -> Result<RequestHandle, Error> {
+        let completion: Arc<dyn Completion> = self.recorder.clone();
         let timestamps = Timestamps {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
