@@ -91,10 +91,8 @@ impl sdk::Model for Model {
         };
         let engine = backend.engine(&choice)?;
         let path = model_file(context, "model.onnx")?;
-        for parameter in settings::ineffective_parameters(context.config()) {
-            sdk::warning!(
-                "parameter '{parameter}' of model '{name}' has no effect on CPU instances"
-            );
+        for setting in settings::ineffective_settings(context.config()) {
+            sdk::warning!("'{setting}' of model '{name}' has no effect on CPU instances");
         }
         for line in settings::configured_lines(context.config()) {
             sdk::verbose!("{line}");

@@ -98,11 +98,17 @@ pub fn configured_lines(config: &ModelConfig) -> impl Iterator<Item = String> {
     })
 }
 
-/// Parameters in the configuration that have no effect on CPU instances.
-pub fn ineffective_parameters(config: &ModelConfig) -> impl Iterator<Item = &'static str> {
+/// Parameters and fields of the configuration that have no effect on CPU instances.
+pub fn ineffective_settings(config: &ModelConfig) -> impl Iterator<Item = &'static str> {
+    let accelerators = config
+        .json()
+        .pointer("/optimization/execution_accelerators/gpu_execution_accelerator")
+        .and_then(Value::as_array);
+    let has_accelerators = accelerators.is_some_and(|list| !list.is_empty());
     CUDA_PARAMETERS
         .into_iter()
         .filter(|name| config.parameter(name).is_some())
+        .chain(has_accelerators.then_some("gpu_execution_accelerator"))
 }
 
 /// Upstream's levels: -1 basic, 1 extended, 2 none, anything else all.
@@ -151,8 +157,8 @@ fn provider(accelerator: &Value) -> Result<Provider, Error> {
     })
 }
 
-/// Libraries of custom operators; relative names are meant from the model's folder, as the server
-/// leaves them.
+/// Libraries of custom operators: files in the model's folder, or else what the loader of libraries
+/// finds by the name, which is all that upstream looks for.
 fn custom_op_libraries(directory: &Path, config: &ModelConfig) -> Vec<PathBuf> {
     config
         .json()
@@ -161,7 +167,10 @@ fn custom_op_libraries(directory: &Path, config: &ModelConfig) -> Vec<PathBuf> {
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
-        .map(|name| directory.join(name))
+        .map(|name| match directory.join(name) {
+            beside if beside.is_file() => beside,
+            _ => PathBuf::from(name),
+        })
         .collect()
 }
 
@@ -249,6 +258,16 @@ mod tests {
     }
 
     #[test]
+    fn names_what_has_no_effect() {
+        let json = r#"{"parameters": {"gpu_mem_limit": {"string_value": "1"}},
+            "optimization": {"execution_accelerators": {
+                "gpu_execution_accelerator": [{"name": "tensorrt"}]}}}"#;
+        let config = ModelConfig::parse(json.as_bytes()).unwrap();
+        let names: Vec<_> = ineffective_settings(&config).collect();
+        assert_eq!(names, ["gpu_mem_limit", "gpu_execution_accelerator"]);
+    }
+
+    #[test]
     fn refuses_values_that_no_option_has() {
         for (name, value) in [
             ("execution_mode", "2"),
@@ -310,12 +329,16 @@ mod tests {
 
     #[test]
     fn finds_custom_operators_in_the_models_folder() {
-        let json =
-            r#"{"model_operations": {"op_library_filename": ["libops.so", "/opt/libmore.so"]}}"#;
+        // The folder of this crate, which has a file of the first name.
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let json = r#"{"model_operations": {"op_library_filename": [
+            "Cargo.toml", "libmore.so", "/opt/libmore.so"]}}"#;
+        let config = ModelConfig::parse(json.as_bytes()).unwrap();
         assert_eq!(
-            options(json).unwrap().custom_op_libraries,
+            custom_op_libraries(folder, &config),
             [
-                PathBuf::from("/models/m/libops.so"),
+                folder.join("Cargo.toml"),
+                PathBuf::from("libmore.so"),
                 PathBuf::from("/opt/libmore.so")
             ]
         );

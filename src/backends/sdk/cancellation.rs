@@ -34,9 +34,17 @@ impl CancellationWatch {
     /// # Errors
     /// `Unavailable` if the system has no thread for it.
     pub fn new(interrupt: Arc<dyn Interrupt>) -> Result<Self, Error> {
+        CancellationWatch::asking(interrupt, is_cancelled)
+    }
+
+    fn asking(
+        interrupt: Arc<dyn Interrupt>,
+        is_cancelled: fn(&RawRequest) -> bool,
+    ) -> Result<Self, Error> {
         let watcher = Watcher::of_backend()?;
         let slot = Arc::new(Slot {
             interrupt,
+            is_cancelled,
             execution: Mutex::new(Execution {
                 requests: Vec::new(),
                 since: None,
@@ -75,12 +83,16 @@ impl Drop for Watched<'_> {
 /// Where an instance tells what it executes.
 struct Slot {
     interrupt: Arc<dyn Interrupt>,
+    /// What the server says of a request.
+    is_cancelled: fn(&RawRequest) -> bool,
     execution: Mutex<Execution>,
 }
 
+type RawRequest = NonNull<abi::TRITONBACKEND_Request>;
+
 struct Execution {
     /// Those of the execution that is going on; empty between executions.
-    requests: Vec<NonNull<abi::TRITONBACKEND_Request>>,
+    requests: Vec<RawRequest>,
     since: Option<Instant>,
     is_interrupted: bool,
     /// The thread sleeps until an execution begins.
@@ -138,7 +150,7 @@ impl Slot {
             return Found::Young;
         }
         let is_watched = !execution.is_interrupted && !execution.requests.is_empty();
-        if is_watched && execution.requests.iter().all(is_cancelled) {
+        if is_watched && execution.requests.iter().all(self.is_cancelled) {
             execution.is_interrupted = true;
             self.interrupt.interrupt();
         }
@@ -159,7 +171,7 @@ impl Slot {
     }
 }
 
-fn is_cancelled(request: &NonNull<abi::TRITONBACKEND_Request>) -> bool {
+fn is_cancelled(request: &RawRequest) -> bool {
     let mut is_cancelled = false;
     // SAFETY: the execution that entered the request still holds it, since its end needs the lock
     // that the caller has; the result is writable.
@@ -288,46 +300,60 @@ mod tests {
         }
     }
 
-    fn slot(flag: &Arc<Flag>, since: Option<Instant>, is_interrupted: bool) -> Slot {
+    /// A slot of an execution of two requests, whose addresses say whether they are cancelled.
+    fn slot(flag: &Arc<Flag>, since: Option<Instant>, requests: [usize; 2]) -> Slot {
         let interrupt: Arc<dyn Interrupt> = flag.clone();
+        let requests =
+            requests.map(|address| NonNull::without_provenance(address.try_into().unwrap()));
         Slot {
             interrupt,
+            is_cancelled: |request| request.addr().get() == GONE,
             execution: Mutex::new(Execution {
-                requests: vec![],
+                requests: requests.to_vec(),
                 since,
-                is_interrupted,
+                is_interrupted: false,
                 wakes: false,
             }),
         }
     }
 
+    const WAITING: usize = 16;
+    const GONE: usize = 32;
+
     #[test]
-    fn tells_old_executions_from_young_ones() {
-        let flag = Arc::new(Flag::default());
+    fn old_executions_that_nobody_waits_for_are_interrupted() {
         let begun = Instant::now();
-        let look = |since, after| slot(&flag, since, false).look(begun + after);
-        assert_eq!(look(None, OLD), Found::Nothing);
-        assert_eq!(look(Some(begun), OLD / 2), Found::Young);
-        assert_eq!(look(Some(begun), OLD), Found::Old);
-        // Without a request there is nobody who gave up.
-        assert!(!flag.0.load(Ordering::SeqCst));
+        for (since, after, requests, expected, is_interrupted) in [
+            (None, OLD, [GONE, GONE], Found::Nothing, false),
+            (Some(begun), OLD / 2, [GONE, GONE], Found::Young, false),
+            (Some(begun), OLD, [GONE, GONE], Found::Old, true),
+            (Some(begun), OLD, [GONE, WAITING], Found::Old, false),
+        ] {
+            let flag = Arc::new(Flag::default());
+            let slot = slot(&flag, since, requests);
+            assert_eq!(slot.look(begun + after), expected);
+            assert_eq!(flag.0.load(Ordering::SeqCst), is_interrupted, "{after:?}");
+        }
     }
 
     #[test]
     fn an_interruption_ends_with_its_execution() {
         let flag = Arc::new(Flag::default());
-        flag.interrupt();
-        let slot = slot(&flag, Some(Instant::now()), true);
+        let slot = slot(&flag, Some(Instant::now()), [GONE, GONE]);
+        slot.look(Instant::now() + OLD);
+        assert!(flag.0.load(Ordering::SeqCst));
         assert!(slot.end());
         assert!(!flag.0.load(Ordering::SeqCst));
+        // Once, and nothing is left to interrupt.
         assert!(!slot.end());
         assert!(!slot.ask_to_be_woken());
+        assert_eq!(slot.look(Instant::now() + OLD), Found::Nothing);
     }
 
     #[test]
     fn the_thread_ends_with_the_last_instance() {
-        let first = CancellationWatch::new(Arc::new(Flag::default())).unwrap();
-        let second = CancellationWatch::new(Arc::new(Flag::default())).unwrap();
+        let watch = || CancellationWatch::asking(Arc::new(Flag::default()), |_| false).unwrap();
+        let (first, second) = (watch(), watch());
         assert!(Arc::ptr_eq(&first.watcher, &second.watcher));
         let life = Arc::downgrade(first.watcher.life.as_ref().unwrap());
         drop(first);

@@ -1,7 +1,7 @@
 """Model files that cannot be served: cut off, changed, or asking for what there is not."""
 
 import onnx_model
-from onnx_model import FLOAT, INT64, constant, model, node, number, part, value, weight
+from onnx_model import FLOAT, constant, model, node, number, part, value, weight
 
 import numpy
 
@@ -39,9 +39,10 @@ FILES = {
     "endless_number": b"\xff" * 64,
     "without_graph": number(1, 8) + part(8, part(1, "") + number(2, 17)),
     "without_operator_set": SOUND[:SOUND.rindex(b"B\x04\x0a\x00")],
-    "operator_set_of_the_future": unary()[:-2] + number(2, 1 << 20)[0:],
+    "operator_set_of_the_future": unary()[:-2] + number(2, 1 << 20),
     "unknown_operator": unary("Reluuuu"),
-    "unknown_domain": SOUND + part(8, part(1, "nowhere") + number(2, 1)) + b"",
+    "unknown_domain": model([("X", FLOAT, (4,))], [("Y", FLOAT, (4,))], [node("Relu", ["X"], ["Y"]) + part(7, "nowhere")])
+                      + part(8, part(1, "nowhere") + number(2, 1)),
     "wrong_attribute": unary("Softmax", axis=1000),
     "no_such_input": model([("X", FLOAT, (4,))], [("Y", FLOAT, (4,))], [node("Add", ["X", "absent"], ["Y"])]),
     "output_that_nothing_makes": model([("X", FLOAT, (4,))], [("Y", FLOAT, (4,))], [node("Relu", ["X"], ["Z"])]),
@@ -53,8 +54,8 @@ FILES = {
     "size_beyond_memory": with_constant(number(1, 1 << 40) + number(1, 1 << 40) + number(2, FLOAT) + part(8, "W") + part(9, b"")),
     "unknown_element_type": with_constant(number(1, 4) + number(2, 999) + part(8, "W") + part(9, bytes(16))),
     "type_that_the_operator_has_not": model([("X", FLOAT, (4,))], [("Y", FLOAT, (4,))], [node("Not", ["X"], ["Y"])]),
-    "shape_that_cannot_be": model([("X", FLOAT, (4,))], [("Y", FLOAT, (5,))], [node("Reshape", ["X", "shape"], ["Y"])],
-                                  [constant("shape", [5])]),
+    "shapes_that_do_not_fit": model([("X", FLOAT, (3, 4))], [("Y", FLOAT, (3, 5))], [node("MatMul", ["X", "W"], ["Y"])],
+                                    [weight("W", numpy.ones((5, 5)))]),
     "weights_elsewhere_that_are_not_there": with_constant(onnx_model.outside("W", FLOAT, (4,), "weights.bin")),
     "weights_above_the_folder": with_constant(onnx_model.outside("W", FLOAT, (4,), "../../secret.bin")),
     "deep_branches": number(1, 8) + part(7, nested(2000) + part(11, value("X", FLOAT, (4,)))) + part(8, part(1, "") + number(2, 17)),

@@ -3,6 +3,8 @@ runs that end when nobody waits for them, and files that it cannot load."""
 
 import json
 import pathlib
+import shutil
+import subprocess
 import tempfile
 import unittest
 
@@ -14,7 +16,7 @@ import onnx_faults
 import onnx_model
 import server as servers
 import wire
-from case import ServerCase, conch_only, needs_library
+from case import IS_TRITON, ServerCase, conch_only, needs_library
 from onnx_model import FLOAT
 
 EXAMPLES = servers.ROOT / "docs/examples/model_repository"
@@ -106,7 +108,7 @@ class Versions(OnnxCase):
             status, error = self.load("none", BACKEND + parameters(library=path), model__onnx=onnx_faults.SOUND)
             self.assertEqual(status, 400)
             self.assertIn(f"ONNX Runtime library {path}: {words}", error)
-            self.assertNotIn("\n", error)
+            self.assertEqual(len(error.strip().splitlines()), 1, error)
 
 
 @conch_only
@@ -183,6 +185,85 @@ class Files(OnnxCase):
             self.assertEqual(len(written), 1)
             events = json.loads(written[0].read_text())
             self.assertTrue(any("Mul" in json.dumps(event) for event in events))
+
+
+@needs_library("onnxruntime")
+class Options(OnnxCase):
+    """Threads, memory, rewrites of the graph, and ONNX Runtime's own keys: the answers stay, and what it refuses is told."""
+
+    def test_answers_are_the_same(self):
+        configs = {
+            "no_arena": parameters(enable_mem_arena=0, enable_mem_pattern=0),
+            "arena_given_back": parameters(enable_mem_arena=1, **{"memory.enable_memory_arena_shrinkage": "cpu:0"}),
+            "side_by_side": parameters(execution_mode=1, inter_op_thread_count=2, intra_op_thread_count=2),
+            "no_spinning": parameters(**{"session.intra_op.allow_spinning": 0, "session.set_denormal_as_zero": 1}),
+            "pretransformed": parameters(**{"optimization.minimal_build_optimizations": ""}),
+            **{f"level_{level}": f"optimization {{ graph {{ level: {level} }} }}\n" for level in (-1, 1, 2)},
+        }
+        for name, config in configs.items():
+            with self.subTest(name):
+                self.assertEqual(self.load(name, BACKEND + config, model__onnx=onnx_faults.SOUND), (200, None))
+                for turn in range(3):
+                    numpy.testing.assert_array_equal(self.ask(name, [[turn, 2, 3, 4]]), [[0, 2, 6, 12]])
+        if not IS_TRITON:
+            self.server.wait_for_text("Configuring memory.enable_memory_arena_shrinkage to cpu:0")
+
+    def test_refused(self):
+        for name, config in (("mode", parameters(execution_mode=2)), ("threads", parameters(intra_op_thread_count="many")),
+                             ("arena", parameters(enable_mem_arena="perhaps"))):
+            with self.subTest(name):
+                status, error = self.load(name, BACKEND + config, model__onnx=onnx_faults.SOUND)
+                self.assertEqual(status, 400, error)
+
+    def test_refused_by_each_run(self):
+        config = parameters(**{"memory.enable_memory_arena_shrinkage": "nowhere:0"})
+        self.assertEqual(self.load("shrinks_nowhere", BACKEND + config, model__onnx=onnx_faults.SOUND), (200, None))
+        with self.assertRaises(httpclient.InferenceServerException) as refused:
+            self.ask("shrinks_nowhere", [[1, 2, 3, 4]])
+        self.assertIn("onnx runtime error", str(refused.exception))
+
+
+@needs_library("onnxruntime")
+@unittest.skipUnless(shutil.which("gcc"), "there is no gcc")
+class Operators(OnnxCase):
+    """Operators of the user's own, from libraries that the configuration names."""
+
+    MODEL = onnx_model.model([("X", FLOAT, ("rows", 4))], [("Y", FLOAT, ("rows", 4))],
+                             [onnx_model.node("Halve", ["X"], ["Y"]) + onnx_model.part(7, "tests")]) \
+        + onnx_model.part(8, onnx_model.part(1, "tests") + onnx_model.number(2, 1))
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.library = pathlib.Path(folder.name) / "libhalve.so"
+        subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", str(cls.library),
+                        str(pathlib.Path(__file__).with_name("halve_operator.c"))], check=True)
+        super().setUpClass()
+
+    @staticmethod
+    def named(*libraries):
+        listed = ", ".join(f'"{library}"' for library in libraries)
+        return BACKEND + f"model_operations {{ op_library_filename: [ {listed} ] }}\n"
+
+    def test_library_anywhere(self):
+        # Two models: the library is opened once, and registered for each.
+        for name in ("halves", "halves_too"):
+            self.assertEqual(self.load(name, self.named(self.library), model__onnx=self.MODEL), (200, None))
+            numpy.testing.assert_array_equal(self.ask(name, [[1, 2, 3, 4]]), [[0.5, 1, 1.5, 2]])
+
+    @conch_only
+    def test_library_beside_the_model(self):
+        self.repository.model("beside_it", self.named("libhalve.so"), files={"1/model.onnx": self.MODEL, "libhalve.so": self.library})
+        self.assertEqual(self.server.request("POST", "/v2/repository/models/beside_it/load", b"{}")[0], 200)
+        numpy.testing.assert_array_equal(self.ask("beside_it", [[1, 2, 3, 4]]), [[0.5, 1, 1.5, 2]])
+
+    def test_without_it(self):
+        for name, config in (("unnamed", BACKEND), ("missing", self.named("/nonexistent/libhalve.so")),
+                             ("no_operators", self.named(servers.built("libtriton_identity.so")))):
+            status, error = self.load(name, config, model__onnx=self.MODEL)
+            self.assertEqual(status, 400)
+            self.assertIn("onnx runtime error", error)
 
 
 ONE_INSTANCE = BACKEND + "max_batch_size: 2\ninstance_group [ { kind: KIND_CPU count: 1 } ]\n"

@@ -8,6 +8,7 @@ use std::ptr::{self, NonNull};
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
+use sdk::engine::loading_failure;
 use sdk::log::Level;
 
 use super::API_VERSION;
@@ -75,11 +76,14 @@ impl Runtime {
         };
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // ONNX Runtime's.
-        let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
+        let library = unsafe { libloading::Library::new(path) }.map_err(|error| {
+            unavailable(format!("cannot be loaded: {}", loading_failure(&error)))
+        })?;
         // SAFETY: this symbol has this type in every release of ONNX Runtime.
-        let get_api_base = unsafe { library.get::<GetApiBase>(b"OrtGetApiBase\0") }
-            .map_err(|error| unavailable(format!("is not ONNX Runtime: {error}")))?;
+        let get_api_base =
+            unsafe { library.get::<GetApiBase>(b"OrtGetApiBase\0") }.map_err(|error| {
+                unavailable(format!("is not ONNX Runtime: {}", loading_failure(&error)))
+            })?;
         // SAFETY: takes nothing, returns a static struct.
         let base = unsafe { get_api_base().as_ref() }
             .ok_or_else(|| unavailable("returns no API".to_owned()))?;

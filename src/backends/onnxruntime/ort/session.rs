@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
 use sdk::{Error, Interrupt};
@@ -17,6 +17,9 @@ use conch_backend_sdk::engine::{Feed, Signature, Target, TensorInfo};
 
 /// `ONNX_TYPE_TENSOR`.
 const ONNX_TYPE_TENSOR: c_int = 1;
+
+/// Held while a session with execution providers is made.
+static WITH_PROVIDERS: Mutex<()> = Mutex::new(());
 
 /// A model loaded into ONNX Runtime. Used by one thread at a time here.
 pub struct Session {
@@ -44,6 +47,13 @@ impl Session {
         let run_options = Arc::new(RunOptions::new(runtime, &options.run_entries)?);
         let path = c_path(model)?;
         let mut session = ptr::null_mut();
+        // OpenVINO's provider does not stand two sessions being made at once, says upstream's
+        // backend.
+        let one_at_a_time = (!options.providers.is_empty()).then(|| {
+            WITH_PROVIDERS
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        });
         // SAFETY: environment and options are live, the path is NUL-terminated, the result
         // writable.
         unsafe {
@@ -54,6 +64,7 @@ impl Session {
                 &raw mut session,
             ))?;
         }
+        drop(one_at_a_time);
         let session =
             NonNull::new(session).ok_or_else(|| Error::internal("ONNX Runtime gave no session"))?;
         let mut session = Session {

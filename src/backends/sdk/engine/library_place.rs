@@ -121,6 +121,13 @@ impl LibraryPlace {
     }
 }
 
+/// Why a library could not be opened, in one line: the error at the bottom, which is the loader's
+/// own and names the file that is missing.
+pub fn loading_failure(error: &dyn std::error::Error) -> String {
+    let deepest = std::iter::successors(Some(error), |error| error.source()).last();
+    deepest.unwrap_or(error).to_string().replace('\n', " ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +139,14 @@ mod tests {
         settings: &["onnxruntime-library", "library"],
         stem: "libonnxruntime.so",
     };
+
+    #[test]
+    fn the_deepest_error_tells_why() {
+        let inner = std::io::Error::other("libtbb.so.12: cannot open\nshared object file");
+        let outer = std::io::Error::other(inner);
+        let expected = "libtbb.so.12: cannot open shared object file";
+        assert_eq!(loading_failure(&outer), expected);
+    }
 
     #[test]
     fn knows_library_names() {

@@ -28,7 +28,7 @@ pub mod threads;
 pub mod validate;
 
 pub use engines::Engines;
-pub use library_place::LibraryPlace;
+pub use library_place::{LibraryPlace, loading_failure};
 pub use runner::Runner;
 pub use session::{Output, Session};
 pub use settings::{DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, refuse_gpu};
