@@ -116,3 +116,10 @@ def counting():
         [node("ReduceMax", ["X"], ["largest"], keepdims=0), node("Cast", ["largest"], ["turns"], to=INT64),
          with_graph(node("Loop", ["turns", "", "X"], ["Y"]), "body", body)],
         [constant("one", [1.0], FLOAT)])
+
+
+def powers(count=1000):
+    """Y[n,n] = X ** (count + 1), in as many operators: a model whose time its inputs say, and which can end between any two of them."""
+    names = ["X", *(f"power{number}" for number in range(2, count + 1)), "Y"]
+    return model([("X", FLOAT, ("n", "n"))], [("Y", FLOAT, ("n", "n"))],
+                 [node("MatMul", [before, "X"], [after]) for before, after in zip(names, names[1:])])

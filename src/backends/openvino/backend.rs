@@ -132,7 +132,7 @@ impl Model {
 pub enum Instance {
     /// One run at a time, on the instance's own thread.
     Single(Box<Runner<Session>>),
-    Several(Workers),
+    Several(Workers<DetachedBatch>),
 }
 
 impl sdk::Instance for Instance {
@@ -150,7 +150,12 @@ impl sdk::Instance for Instance {
                     context.name,
                     runners.len()
                 );
-                Workers::new(&model.name, runners).map(Instance::Several)
+                let execute = |mut runner: Runner<Session>| {
+                    let name = model.name.clone();
+                    move |batch: DetachedBatch| batch.finish(|batch| runner.run(&name, batch))
+                };
+                let executes = runners.into_iter().map(execute).collect();
+                Workers::new(&model.name, executes).map(Instance::Several)
             }
         }
     }

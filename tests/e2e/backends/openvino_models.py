@@ -3,6 +3,7 @@
 import numpy
 
 import onnx_faults
+import paddle_model
 
 FLOAT = ("f32", "FP32", "<f4")
 
@@ -96,16 +97,76 @@ FAULTS = {
     "deep": own(b"<net>" + b"<layers>" * 100_000),
 }
 
-# Of the other formats: by file name, what cannot be served as it. `good` is a sound file of the format, or None.
+
+
+# Of the other formats: by name, what cannot be served as a file of it. `good` is a sound file of the format.
 def of_format(good, marker=b""):
-    noise = numpy.random.default_rng(9).bytes(4096)
-    files = {"empty": b"", "zeros": bytes(4096), "noise": noise, "text": b"<html>404 Not Found</html>", "marked_noise": marker + noise}
-    if good:
-        middle = bytearray(good)
-        middle[len(good) // 2:len(good) // 2 + 64] = b"\xff" * 64
-        files |= {"cut_at_the_start": good[:9], "cut_in_the_middle": good[:len(good) // 2], "cut_at_the_end": good[:-3],
-                  "changed_in_the_middle": bytes(middle), "changed_at_the_start": good[:8] + b"\xff" * 64 + good[72:]}
-    return files
+    random = numpy.random.default_rng(9)
+    noise = random.bytes(4096)
+    size = len(good)
+
+    def changed(share, content):
+        at = min(int(size * share), size - len(content))
+        return good[:at] + content + good[at + len(content):]
+
+    scattered = bytearray(good)
+    for at in random.integers(0, size, 64):
+        scattered[at] ^= 0x55
+    return {
+        "empty": b"", "one_byte": good[:1], "zeros": bytes(4096), "ones": b"\xff" * 4096, "noise": noise, "text": b"<html>404 Not Found</html>",
+        "marked_noise": marker + noise, "cut_at_the_start": good[:9], "cut_at_an_eighth": good[:size // 8],
+        "cut_at_a_quarter": good[:size // 4], "cut_in_the_middle": good[:size // 2], "cut_at_three_quarters": good[:size * 3 // 4],
+        "cut_at_the_end": good[:-3], "without_its_start": good[8:], "changed_at_the_start": changed(8 / size, b"\xff" * 64),
+        "changed_at_a_quarter": changed(0.25, b"\xff" * 64), "changed_in_the_middle": changed(0.5, b"\xff" * 64),
+        "zeros_in_the_middle": changed(0.5, bytes(64)), "changed_at_three_quarters": changed(0.75, b"\x80" * 64),
+        "changed_at_the_end": changed(1, b"\xff" * 64), "changed_all_over": bytes(scattered), "noise_in_the_middle": changed(0.5, noise[:min(256, size)]),
+    }
 
 
 ONNX_FAULTS = onnx_faults.FILES
+PADDLE = paddle_model.scaled()
+PROGRAM, PARAMETERS = PADDLE["model.pdmodel"], PADDLE["model.pdiparams"]
+
+
+def paddle(parameters=PARAMETERS, **changed):
+    files = {"model.pdmodel": paddle_model.scaled(**changed)["model.pdmodel"]}
+    return files if parameters is None else files | {"model.pdiparams": parameters}
+
+
+def weights(values=(0, 1, 2, 3), **changed):
+    return paddle(paddle_model.weights(values, **changed))
+
+
+PADDLE_FAULTS = {
+    **{f"program_{name}": {"model.pdmodel": content, "model.pdiparams": PARAMETERS} for name, content in of_format(PROGRAM).items()},
+    **{f"weights_{name}": paddle(content) for name, content in of_format(PARAMETERS).items()},
+    "without_weights": paddle(None),
+    "version_of_the_past": paddle(version=1_008_000),
+    "version_of_the_future": paddle(version=1 << 60),
+    "unknown_operator": paddle(operation="elementwise_mulll"),
+    "unknown_type": paddle(kind=999),
+    "four_weights_said_to_be_five": weights(dims=(5,)),
+    "negative_shape": weights(dims=(-4,)),
+    "shape_beyond_memory": weights(dims=(1 << 40, 1 << 40)),
+    "shape_that_overflows": weights(dims=(1 << 62, 4)),
+    "shapes_that_do_not_fit": weights(range(5)),
+    "description_beyond_the_end": paddle(PARAMETERS[:16] + b"\xff\xff\xff\x7f" + PARAMETERS[20:]),
+    "description_of_a_negative_size": paddle(PARAMETERS[:16] + b"\xff\xff\xff\xff" + PARAMETERS[20:]),
+    "made_by_nothing": paddle(more=paddle_model.operator("relu", {"X": "absent"}, {"Out": "Y"})),
+    "made_twice": paddle(more=paddle_model.operator("relu", {"X": "X"}, {"Out": "Y"})),
+    "circle": paddle(more=paddle_model.operator("relu", {"X": "Y"}, {"Out": "X"})),
+    "second_output": paddle(more=paddle_model.operator("fetch", {"X": "absent"}, {"Out": "fetch"}, col=7)),
+    "output_of_a_high_number": paddle(more=paddle_model.operator("fetch", {"X": "Y"}, {"Out": "fetch"}, col=1 << 30)),
+    "operator_without_inputs": paddle(more=paddle_model.operator("relu", {}, {"Out": "Y"})),
+}
+
+# What OpenVINO takes all the same: weights have no sums, and some rules it does not ask after.
+LITE_SERVED = ("changed_at_a_quarter", "changed_in_the_middle", "noise_in_the_middle", "zeros_in_the_middle")
+SAVED_SERVED = {
+    "saved_model.pb": (),
+    "variables/variables.index": (),
+    "variables/variables.data-00000-of-00001": (
+        "changed_all_over", "changed_at_the_start", "changed_at_a_quarter", "changed_in_the_middle", "changed_at_three_quarters",
+        "changed_at_the_end", "zeros_in_the_middle", "noise_in_the_middle"),
+}
+PADDLE_SERVED = ("program_empty", "version_of_the_future", "made_twice", "circle", "output_of_a_high_number")

@@ -1,4 +1,4 @@
-"""The OpenVINO backend: models of OpenVINO's own format, ONNX, TensorFlow and TensorFlow Lite answer as OpenVINO in Python does (bit for
+"""The OpenVINO backend: models of OpenVINO's own format, ONNX, TensorFlow, TensorFlow Lite and PaddlePaddle answer as OpenVINO in Python does (bit for
 bit with the same batch), over HTTP and gRPC, in batches and at once; batches of fixed sizes, padding, shapes and types that the
 configuration gives; configurations that are completed; files and configurations that are refused."""
 
@@ -95,6 +95,11 @@ class OpenvinoCase(ServerCase):
 
     def ask(self, name, rows, module=httpclient, **more):
         return self.infer(name, {"X": numpy.asarray(rows, numpy.float32)}, module, **more)["Y"]
+
+    def counts(self, name):
+        """How many requests succeeded and failed. Triton counts after it answers."""
+        counts = self.server.statistics(name)["inference_stats"]
+        return counts["success"]["count"], counts["fail"]["count"]
 
     def config_of(self, name):
         return json.loads(self.server.request("GET", f"/v2/models/{name}/config")[2])
@@ -237,10 +242,8 @@ class Several(OpenvinoCase):
 
         with concurrent.futures.ThreadPoolExecutor(clients) as pool:
             list(pool.map(ask, range(clients)))
-        statistics = self.server.statistics(name)
-        counts = statistics["inference_stats"]
-        self.assertEqual((counts["success"]["count"], counts["fail"]["count"]), (clients * turns, 0))
-        self.assertEqual(statistics["inference_count"], sum(1 + turn % 3 for turn in range(turns)) * clients)
+        until(lambda: self.counts(name) == (clients * turns, 0), "all of them counted")
+        self.assertEqual(self.server.statistics(name)["inference_count"], sum(1 + turn % 3 for turn in range(turns)) * clients)
 
     def test_many_clients(self):
         for name, more in (("four", parameters(INFER_REQUESTS=4)), ("streams", parameters(NUM_STREAMS=2)), ("hinted", parameters(
@@ -259,8 +262,7 @@ class Several(OpenvinoCase):
                 self.ask("exact", ROWS[:1])
             self.assertIn("expected requests with batch size '2', got '1'", str(refused.exception))
             numpy.testing.assert_array_equal(self.ask("exact", ROWS), SCALED_ROWS)
-        counts = self.server.statistics("exact")["inference_stats"]
-        self.assertEqual((counts["success"]["count"], counts["fail"]["count"]), (10, 10))
+        until(lambda: self.counts("exact") == (10, 10), "all of them counted")
 
     def test_unloaded_under_load(self):
         """What was taken is answered before the model goes."""
@@ -315,6 +317,65 @@ class Several(OpenvinoCase):
         for number, value in enumerate(("0", "65", "many")):
             error = self.refused(f"requests_{number}", BACKEND + parameters(INFER_REQUESTS=value))
             self.assertIn(f"expected the parameter 'INFER_REQUESTS' to be a number from 1 to 64, got {value}", error)
+
+
+SQUARE = ONE + "max_batch_size: 0\n" + FULL + parameters(INFERENCE_NUM_THREADS=1, NUM_STREAMS=1)
+# So many rows and columns take a minute and more, and so many a second or less.
+LARGE, SMALL = 1536, 192
+
+
+@needs_library("openvino")
+@engine.needs_openvino
+class Cancelled(OpenvinoCase):
+    """Runs that are going on: how many there are, and that they end when nobody waits for them."""
+
+    def begin(self, name, size, identity=""):
+        """An inference that goes on: what is called to cancel it, and what becomes of it."""
+        outcome = concurrent.futures.Future()
+        given = grpcclient.InferInput("X", [size, size], "FP32")
+        given.set_data_from_numpy(numpy.eye(size, dtype=numpy.float32))
+        call = self.client(grpcclient).async_infer(
+            name, [given], lambda result, error: outcome.set_exception(error) if error else outcome.set_result(result.as_numpy("Y")),
+            request_id=identity)
+        return call, outcome
+
+    def cancel(self, *begun):
+        for call, _ in begun:
+            call.cancel()
+        for _, outcome in begun:
+            self.assertIn("CANCELLED", str(outcome.exception(timeout=60)))
+
+    def test_as_many_as_there_are_requests(self):
+        """Of eight, one is with the instance for each request of OpenVINO's; where they are several, one more waits there."""
+        for limit, pending in ((1, 7), (4, 3)):
+            name = f"limit_{limit}"
+            self.serve(name, SQUARE + parameters(INFER_REQUESTS=limit), {"model.onnx": onnx_model.powers()})
+            begun = [self.begin(name, LARGE) for _ in range(8)]
+            self.server.wait_for_pending(name, pending)
+            self.assertEqual(self.counts(name), (0, 0))
+            self.assertFalse(any(outcome.done() for _, outcome in begun))
+            self.cancel(*begun)
+            numpy.testing.assert_array_equal(self.infer(name, {"X": numpy.eye(2, dtype=numpy.float32)})["Y"], numpy.eye(2))
+            until(lambda: self.counts(name) == (1, 8), "all of them counted")
+
+    def test_one_of_several(self):
+        """The others go on."""
+        self.serve("several", SQUARE + parameters(INFER_REQUESTS=3), {"model.onnx": onnx_model.powers()})
+        for turn in range(3):
+            gone, stays = self.begin("several", LARGE, f"gone_{turn}"), self.begin("several", SMALL, f"stays_{turn}")
+            self.server.wait_for_state(f"gone_{turn}", "EXECUTING")
+            self.cancel(gone)
+            numpy.testing.assert_array_equal(stays[1].result(timeout=120), numpy.eye(SMALL))
+        until(lambda: self.counts("several") == (3, 3), "all of them counted")
+
+    def test_unloaded(self):
+        """A model that is unloaded waits for its runs, which end when they are cancelled."""
+        self.serve("unloaded", SQUARE + parameters(INFER_REQUESTS=2), {"model.onnx": onnx_model.powers()})
+        begun = [self.begin("unloaded", LARGE) for _ in range(2)]
+        self.server.wait_for_pending("unloaded", 0)
+        self.assertEqual(self.server.request("POST", "/v2/repository/models/unloaded/unload", b"{}")[0], 200)
+        self.cancel(*begun)
+        self.server.wait_for_text("successfully unloaded 'unloaded'")
 
 
 @needs_library("openvino")
@@ -425,23 +486,21 @@ class Faults(OpenvinoCase):
                               "operator_set_of_the_future", "unknown_domain", "type_that_the_operator_has_not", "negative_size",
                               "size_beyond_memory"))
 
+    def test_paddle(self):
+        self.check("paddle", models.PADDLE_FAULTS, may_serve=models.PADDLE_SERVED)
+
     def test_tensorflow_lite(self):
         good = there(LITE).read_bytes()
         self.check("lite", {name: {"model.tflite": content} for name, content in models.of_format(good, b"\x1c\0\0\0TFL3").items()},
-                   may_serve=("changed_in_the_middle",))
+                   may_serve=models.LITE_SERVED)
 
     def test_tensorflow(self):
-        good = (there(SAVED) / "saved_model.pb").read_bytes()
-        faults = models.of_format(good)
-        self.check("saved", {name: {"model.saved_model/saved_model.pb": content} for name, content in faults.items()})
-        variables = SAVED / "variables"
-        for part in ("variables.index", "variables.data-00000-of-00001"):
-            content = (variables / part).read_bytes()
-            for name, changed in models.of_format(content).items():
-                files = {f"model.saved_model/{place.relative_to(SAVED)}": place for place in SAVED.rglob("*") if place.is_file()}
-                with self.subTest(f"{part} {name}"):
-                    self.load(f"saved_{part.split('.')[1][:4]}_{name}", BACKEND, files | {f"model.saved_model/variables/{part}": changed})
-                    self.assertTrue(self.server.is_alive(), self.server.output[-2000:])
+        there(SAVED)
+        sound = {f"model.saved_model/{place.relative_to(SAVED)}": place for place in SAVED.rglob("*") if place.is_file()}
+        for number, part in enumerate(("saved_model.pb", "variables/variables.index", "variables/variables.data-00000-of-00001")):
+            faults = models.of_format((SAVED / part).read_bytes())
+            self.check(f"saved_{number}", {name: sound | {f"model.saved_model/{part}": content} for name, content in faults.items()},
+                       may_serve=models.SAVED_SERVED[part])
 
 
 @needs_library("openvino")
@@ -470,21 +529,34 @@ class RealModels(OpenvinoCase):
     def test_magika_with_many_clients(self):
         random = numpy.random.default_rng(4)
         cases = [{"bytes": random.integers(0, 257, (1, 2048), dtype=numpy.int32)} for _ in range(32)]
-        self.serve("magika_busy", BACKEND + "max_batch_size: 16\ndynamic_batching { }\n" + FULL, {"model.onnx": there(MAGIKA)})
-        expected = engine.answers(MAGIKA, cases, threads=1, precision="f32")
+        expected = engine.answers(there(MAGIKA), cases, threads=1, precision="f32")
+        for name, more in (("magika_busy", ""), ("magika_several", parameters(INFER_REQUESTS=4))):
+            self.serve(name, BACKEND + "max_batch_size: 16\ndynamic_batching { }\n" + FULL + more, {"model.onnx": MAGIKA})
 
-        def ask(number):
-            module = (httpclient, grpcclient)[number % 2]
-            client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
-            try:
-                return [self.infer("magika_busy", cases[number], module, client) for _ in range(5)]
-            finally:
-                client.close()
+            def ask(number, name=name):
+                module = (httpclient, grpcclient)[number % 2]
+                client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
+                try:
+                    return [self.infer(name, cases[number], module, client) for _ in range(5)]
+                finally:
+                    client.close()
 
-        with concurrent.futures.ThreadPoolExecutor(32) as pool:
-            for found, answer in zip(pool.map(ask, range(32)), expected):
-                for one in found:
-                    self.assert_near(one, answer)
+            with concurrent.futures.ThreadPoolExecutor(32) as pool:
+                for found, answer in zip(pool.map(ask, range(32)), expected):
+                    for one in found:
+                        self.assert_near(one, answer)
+
+    def test_paddle(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder) / "model.pdmodel"
+            for file, content in models.PADDLE.items():
+                source.with_name(file).write_bytes(content)
+            cases = [{"X": numpy.arange(4 * count, dtype=numpy.float32).reshape(count, 4)} for count in (1, 3, 8)]
+            expected = engine.answers(source, cases, threads=1)
+        self.serve("paddle", ONE + "max_batch_size: 8\n" + ONE_THREAD, models.PADDLE)
+        for module in (httpclient, grpcclient):
+            for feeds, answer in zip(cases, expected):
+                self.assert_same(self.infer("paddle", feeds, module), answer)
 
     def test_silero(self):
         random = numpy.random.default_rng(5)
