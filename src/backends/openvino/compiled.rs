@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, thread};
 
 use conch_backend_sdk as sdk;
@@ -13,12 +13,18 @@ use crate::batching::{Batching, Prepared};
 use crate::ov::{CompiledModel, Core};
 use crate::session::Session;
 use crate::settings::{REQUESTS_MAX, Settings};
+use crate::shapes::{self, Shapes};
 
 /// A model compiled, and what is to be known of it.
-struct Compiled {
+pub struct Compiled {
     model: CompiledModel,
-    batching: Batching,
-    signature: Signature,
+    pub batching: Batching,
+    pub signature: Signature,
+    /// Where requests can bring shapes that do not fit.
+    pub shapes: Option<Arc<Shapes>>,
+    /// Whether runs may be ended early. Where OpenVINO learns shapes as it runs, those of a run
+    /// that ended early could be taken for the next one's.
+    pub is_interruptible: bool,
     requests_per_instance: usize,
 }
 
@@ -46,13 +52,10 @@ impl CompiledModels {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(compile(model_name, settings, share, prepare()?)?),
         };
+        let compiled = &*compiled;
         let session = |_| {
-            Ok(Session::new(
-                compiled.model.create_request()?,
-                compiled.batching,
-                compiled.signature.clone(),
-                model_name,
-            ))
+            let request = compiled.model.create_request()?;
+            Ok(Session::new(request, compiled, model_name))
         };
         (0..compiled.requests_per_instance).map(session).collect()
     }
@@ -92,9 +95,14 @@ fn compile(
         Some(count) => count,
         None => (model.optimal_requests() / instances).clamp(1, REQUESTS_MAX),
     };
+    let is_interruptible = !prepared.model.is_dynamic();
+    let has_open_shapes = shapes::are_open(&prepared.signature, prepared.batching);
+    let shapes = || Arc::new(Shapes::new(prepared.model, &prepared.signature));
     Ok(Compiled {
         model,
         batching: prepared.batching,
+        shapes: has_open_shapes.then(shapes),
+        is_interruptible,
         signature: prepared.signature,
         requests_per_instance,
     })

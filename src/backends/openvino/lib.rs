@@ -15,6 +15,7 @@ mod layout;
 mod ov;
 mod session;
 mod settings;
+mod shapes;
 mod workers;
 
 conch_backend_sdk::export_backend!(backend::Backend, detached);

@@ -4,11 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{self, Contents, Feed, Signature, Target};
+use sdk::engine::{self, Contents, Feed, Signature, Target, TensorInfo};
 use sdk::{Error, Interrupt};
 
 use crate::batching::Batching;
+use crate::compiled::Compiled;
 use crate::ov::{InferRequest, Tensor, Words};
+use crate::shapes::Shapes;
 
 /// A request, and how batches are brought to it.
 pub struct Session {
@@ -18,24 +20,28 @@ pub struct Session {
     outputs: Arc<()>,
     batching: Batching,
     signature: Signature,
+    shapes: Option<Arc<Shapes>>,
+    /// The shapes of the last run, which need no second look.
+    last_dims: Vec<i64>,
+    is_interruptible: bool,
     model_name: String,
     /// Copies of inputs that are not aligned, or are filled up; kept for their memory.
     copies: Vec<Words>,
 }
 
 impl Session {
-    pub fn new(
-        request: InferRequest,
-        batching: Batching,
-        signature: Signature,
-        model_name: &str,
-    ) -> Self {
+    /// A session of `compiled` with a request of it.
+    pub fn new(request: InferRequest, compiled: &Compiled, model_name: &str) -> Self {
+        let inputs = &compiled.signature.inputs;
         Session {
             request: Arc::new(request),
             outputs: Arc::new(()),
-            batching,
-            copies: signature.inputs.iter().map(|_| Words::default()).collect(),
-            signature,
+            batching: compiled.batching,
+            copies: inputs.iter().map(|_| Words::default()).collect(),
+            signature: compiled.signature.clone(),
+            shapes: compiled.shapes.clone(),
+            last_dims: Vec::new(),
+            is_interruptible: compiled.is_interruptible,
             model_name: model_name.to_owned(),
         }
     }
@@ -49,7 +55,8 @@ impl engine::Session for Session {
     }
 
     fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
-        Some(Arc::clone(&self.request) as Arc<dyn Interrupt>)
+        self.is_interruptible
+            .then(|| Arc::clone(&self.request) as Arc<dyn Interrupt>)
     }
 
     fn run(
@@ -63,17 +70,37 @@ impl engine::Session for Session {
         let rows = feeds.first().and_then(|feed| feed.shape.first()).copied();
         let rows = usize::try_from(rows.unwrap_or(0)).unwrap_or(0);
         self.batching.check(rows)?;
-        let mut inputs = Vec::with_capacity(feeds.len());
         // In the model's order, which is also that of the feeds.
-        for (info, copy) in self.signature.inputs.iter().zip(&mut self.copies) {
+        let find = |info: &TensorInfo| {
             let feed = feeds.iter().find(|feed| *feed.name == *info.name);
-            let feed = feed.ok_or_else(|| {
+            feed.ok_or_else(|| {
                 Error::invalid(format!(
                     "no request gives input '{}' of model '{}'",
                     info.name(),
                     self.model_name
                 ))
-            })?;
+            })
+        };
+        let given: Vec<_> = self
+            .signature
+            .inputs
+            .iter()
+            .map(find)
+            .collect::<Result<_, _>>()?;
+        if let Some(shapes) = &self.shapes {
+            let dims: Vec<_> = given
+                .iter()
+                .map(|feed| run_dims(self.batching, feed))
+                .collect();
+            let all = dims.concat();
+            if all != self.last_dims {
+                let dims: Vec<_> = dims.iter().map(Vec::as_slice).collect();
+                shapes.check(&dims)?;
+                self.last_dims = all;
+            }
+        }
+        let mut inputs = Vec::with_capacity(given.len());
+        for (feed, copy) in given.into_iter().zip(&mut self.copies) {
             inputs.push(input(&self.request, self.batching, feed, copy)?);
         }
         self.request.run(&inputs)?;
@@ -149,6 +176,15 @@ impl Batching {
     }
 }
 
+/// The dimensions with which the model runs: those of a whole batch.
+fn run_dims(batching: Batching, feed: &Feed<'_>) -> Vec<i64> {
+    let mut dims = feed.shape.to_vec();
+    if let (Batching::Fixed { rows, .. }, Some(first)) = (batching, dims.first_mut()) {
+        *first = i64::try_from(rows).unwrap_or(i64::MAX);
+    }
+    dims
+}
+
 /// A tensor over the feed's own bytes where they are aligned and make a whole batch, else over a
 /// copy.
 fn input<'f>(
@@ -158,12 +194,11 @@ fn input<'f>(
     copy: &'f mut Words,
 ) -> Result<Tensor<'f>, Error> {
     let element_bytes = feed.data_type.element_bytes().unwrap_or(1);
-    let mut shape = feed.shape.to_vec();
+    let shape = run_dims(batching, feed);
     let mut byte_count = feed.bytes.len();
-    if let (Batching::Fixed { rows, .. }, Some(first)) = (batching, shape.first_mut()) {
-        let given = usize::try_from(*first).unwrap_or(0);
+    if let (Batching::Fixed { rows, .. }, Some(&first)) = (batching, feed.shape.first()) {
+        let given = usize::try_from(first).unwrap_or(0);
         if given != rows {
-            *first = i64::try_from(rows).unwrap_or(i64::MAX);
             byte_count = (byte_count / given.max(1))
                 .checked_mul(rows)
                 .ok_or_else(|| Error::invalid("a batch beyond any memory"))?;

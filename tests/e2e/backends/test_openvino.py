@@ -319,9 +319,9 @@ class Several(OpenvinoCase):
             self.assertIn(f"expected the parameter 'INFER_REQUESTS' to be a number from 1 to 64, got {value}", error)
 
 
-SQUARE = ONE + "max_batch_size: 0\n" + FULL + parameters(INFERENCE_NUM_THREADS=1, NUM_STREAMS=1)
-# So many rows and columns take a minute and more, and so many a second or less.
-LARGE, SMALL = 1536, 192
+# So many turns of each of its loops take a minute and more; a run can end between two loops.
+LOOPS, LONG = 200, 300_000
+LOOPED = {"model.onnx": onnx_model.counting(LOOPS, rows=1)}
 
 
 @needs_library("openvino")
@@ -329,11 +329,13 @@ LARGE, SMALL = 1536, 192
 class Cancelled(OpenvinoCase):
     """Runs that are going on: how many there are, and that they end when nobody waits for them."""
 
-    def begin(self, name, size, identity=""):
+    config = ONE + "max_batch_size: 0\n"
+
+    def begin(self, name, turns, identity=""):
         """An inference that goes on: what is called to cancel it, and what becomes of it."""
         outcome = concurrent.futures.Future()
-        given = grpcclient.InferInput("X", [size, size], "FP32")
-        given.set_data_from_numpy(numpy.eye(size, dtype=numpy.float32))
+        given = grpcclient.InferInput("X", [1, 1], "FP32")
+        given.set_data_from_numpy(numpy.asarray([[turns]], numpy.float32))
         call = self.client(grpcclient).async_infer(
             name, [given], lambda result, error: outcome.set_exception(error) if error else outcome.set_result(result.as_numpy("Y")),
             request_id=identity)
@@ -349,33 +351,90 @@ class Cancelled(OpenvinoCase):
         """Of eight, one is with the instance for each request of OpenVINO's; where they are several, one more waits there."""
         for limit, pending in ((1, 7), (4, 3)):
             name = f"limit_{limit}"
-            self.serve(name, SQUARE + parameters(INFER_REQUESTS=limit), {"model.onnx": onnx_model.powers()})
-            begun = [self.begin(name, LARGE) for _ in range(8)]
+            self.serve(name, self.config + parameters(INFER_REQUESTS=limit), LOOPED)
+            begun = [self.begin(name, LONG) for _ in range(8)]
             self.server.wait_for_pending(name, pending)
             self.assertEqual(self.counts(name), (0, 0))
             self.assertFalse(any(outcome.done() for _, outcome in begun))
             self.cancel(*begun)
-            numpy.testing.assert_array_equal(self.infer(name, {"X": numpy.eye(2, dtype=numpy.float32)})["Y"], numpy.eye(2))
+            numpy.testing.assert_array_equal(self.ask(name, [[3]]), [[3 * (LOOPS + 1)]])
             until(lambda: self.counts(name) == (1, 8), "all of them counted")
 
     def test_one_of_several(self):
         """The others go on."""
-        self.serve("several", SQUARE + parameters(INFER_REQUESTS=3), {"model.onnx": onnx_model.powers()})
+        self.serve("several", self.config + parameters(INFER_REQUESTS=3, NUM_STREAMS=2), LOOPED)
         for turn in range(3):
-            gone, stays = self.begin("several", LARGE, f"gone_{turn}"), self.begin("several", SMALL, f"stays_{turn}")
+            gone, stays = self.begin("several", LONG, f"gone_{turn}"), self.begin("several", 500, f"stays_{turn}")
             self.server.wait_for_state(f"gone_{turn}", "EXECUTING")
             self.cancel(gone)
-            numpy.testing.assert_array_equal(stays[1].result(timeout=120), numpy.eye(SMALL))
+            numpy.testing.assert_array_equal(stays[1].result(timeout=120), [[500 * (LOOPS + 1)]])
         until(lambda: self.counts("several") == (3, 3), "all of them counted")
 
     def test_unloaded(self):
         """A model that is unloaded waits for its runs, which end when they are cancelled."""
-        self.serve("unloaded", SQUARE + parameters(INFER_REQUESTS=2), {"model.onnx": onnx_model.powers()})
-        begun = [self.begin("unloaded", LARGE) for _ in range(2)]
+        self.serve("unloaded", self.config + parameters(INFER_REQUESTS=2, NUM_STREAMS=2), LOOPED)
+        begun = [self.begin("unloaded", LONG) for _ in range(2)]
         self.server.wait_for_pending("unloaded", 0)
         self.assertEqual(self.server.request("POST", "/v2/repository/models/unloaded/unload", b"{}")[0], 200)
         self.cancel(*begun)
         self.server.wait_for_text("successfully unloaded 'unloaded'")
+
+    def test_open_shapes_are_not_interrupted(self):
+        """OpenVINO would take shapes of the run that ended for those of the next one."""
+        self.serve("open", self.config + FULL + parameters(INFER_REQUESTS=2, NUM_STREAMS=1), {"model.onnx": onnx_model.powers(200)})
+        small, large = numpy.eye(8, dtype=numpy.float32), numpy.eye(384, dtype=numpy.float32)
+        for _ in range(3):
+            with self.client(grpcclient) as client:
+                given = grpcclient.InferInput("X", large.shape, "FP32")
+                given.set_data_from_numpy(large)
+                numpy.testing.assert_array_equal(self.infer("open", {"X": small})["Y"], small)
+                call = client.async_infer("open", [given], lambda result, error: None)
+                numpy.testing.assert_array_equal(self.infer("open", {"X": small})["Y"], small)
+                call.cancel()
+                numpy.testing.assert_array_equal(self.infer("open", {"X": small})["Y"], small)
+
+
+@needs_library("openvino")
+@engine.needs_openvino
+class OpenShapes(OpenvinoCase):
+    """Inputs of shapes that only the request says: those that do not fit are refused before OpenVINO runs with them, which would read what is
+    not theirs, or spoil the runs of others."""
+
+    config = ONE + "max_batch_size: 0\n" + FULL
+
+    def refused_shape(self, name, shape):
+        with self.assertRaises(httpclient.InferenceServerException) as refused:
+            self.infer(name, {"X": numpy.ones(shape, numpy.float32)})
+        self.assertIn("inputs of shapes that do not fit: openvino error in reshaping the model", str(refused.exception))
+
+    def test_refused(self):
+        """Also beside runs of others at the same time, each with the answer that it has alone."""
+        random = numpy.random.default_rng(8)
+        fits = [random.normal(size=(side, side)).astype(numpy.float32) for side in (1, 2, 3, 8)]
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder) / "model.onnx"
+            source.write_bytes(onnx_model.square())
+            expected = engine.answers(source, [{"X": rows} for rows in fits], threads=1, precision="f32")
+        for name, more in (("square", ""), ("square_several", parameters(INFER_REQUESTS=3))):
+            self.serve(name, self.config + more, {"model.onnx": onnx_model.square()})
+
+            def ask(number, name=name):
+                for turn in range(10):
+                    if number % 3 == 0:
+                        self.refused_shape(name, [(3, 5), (30, 50), (1, 3), (4, 3)][turn % 4])
+                    for _ in range(2):
+                        self.assert_near(self.infer(name, {"X": fits[turn % 4]}), expected[turn % 4])
+
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                list(pool.map(ask, range(8)))
+
+    def test_reads_of_what_is_not_there(self):
+        self.serve("eight", self.config, {"model.onnx": onnx_model.eight()})
+        for _ in range(2):
+            for shape in ((2, 4), (8, 1), (1, 8), (4, 2)):
+                self.assertEqual(self.infer("eight", {"X": numpy.ones(shape, numpy.float32)})["Y"].shape, (2, 4))
+            for shape in ((1, 1), (3, 5), (1, 7), (300, 500)):
+                self.refused_shape("eight", shape)
 
 
 @needs_library("openvino")

@@ -69,7 +69,13 @@ impl Model {
         self.ports(count, functions.model_const_output_by_index, "output")
     }
 
-    /// Gives inputs other shapes; -1 is variable.
+    /// Whether something that its operators make has a shape that is known only as it runs.
+    pub fn is_dynamic(&self) -> bool {
+        // SAFETY: the model is live.
+        unsafe { (self.runtime.functions.model_is_dynamic)(self.as_ptr()) }
+    }
+
+    /// Gives inputs other shapes; -1 is variable. Where that is an error, they keep theirs.
     ///
     /// # Errors
     /// `Internal` with OpenVINO's own words, if the model cannot have them.

@@ -105,6 +105,7 @@ functions! {
         *const OvCore, *const OvModel, *const c_char, usize, *mut *mut OvCompiledModel; ...
     ) -> Status;
     model_free(*mut OvModel);
+    model_is_dynamic(*const OvModel) -> bool;
     model_inputs_size(*const OvModel, *mut usize) -> Status;
     model_outputs_size(*const OvModel, *mut usize) -> Status;
     model_const_input_by_index(*const OvModel, usize, *mut *mut OvPort) -> Status;
