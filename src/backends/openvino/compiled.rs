@@ -7,24 +7,17 @@ use std::{fs, thread};
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
-use sdk::engine::Signature;
 
 use crate::batching::{Batching, Prepared};
 use crate::ov::{CompiledModel, Core};
-use crate::session::Session;
+use crate::session::{Facts, Session};
 use crate::settings::{REQUESTS_MAX, Settings};
 use crate::shapes::{self, Shapes};
 
 /// A model compiled, and what is to be known of it.
-pub struct Compiled {
+struct Compiled {
     model: CompiledModel,
-    pub batching: Batching,
-    pub signature: Signature,
-    /// Where requests can bring shapes that do not fit.
-    pub shapes: Option<Arc<Shapes>>,
-    /// Whether runs may be ended early. Where OpenVINO learns shapes as it runs, those of a run
-    /// that ended early could be taken for the next one's.
-    pub is_interruptible: bool,
+    facts: Arc<Facts>,
     requests_per_instance: usize,
 }
 
@@ -55,7 +48,7 @@ impl CompiledModels {
         let compiled = &*compiled;
         let session = |_| {
             let request = compiled.model.create_request()?;
-            Ok(Session::new(request, compiled, model_name))
+            Ok(Session::new(request, &compiled.facts, model_name))
         };
         (0..compiled.requests_per_instance).map(session).collect()
     }
@@ -95,15 +88,21 @@ fn compile(
         Some(count) => count,
         None => (model.optimal_requests() / instances).clamp(1, REQUESTS_MAX),
     };
-    let is_interruptible = !prepared.model.is_dynamic();
-    let has_open_shapes = shapes::are_open(&prepared.signature, prepared.batching);
-    let shapes = || Arc::new(Shapes::new(prepared.model, &prepared.signature));
+    let Prepared {
+        model: read,
+        batching,
+        signature,
+    } = prepared;
+    let is_interruptible = !read.is_dynamic();
+    let shapes = shapes::are_open(&signature, batching).then(|| Shapes::new(read, &signature));
     Ok(Compiled {
         model,
-        batching: prepared.batching,
-        shapes: has_open_shapes.then(shapes),
-        is_interruptible,
-        signature: prepared.signature,
+        facts: Arc::new(Facts {
+            batching,
+            signature,
+            shapes,
+            is_interruptible,
+        }),
         requests_per_instance,
     })
 }

@@ -8,40 +8,43 @@ use sdk::engine::{self, Contents, Feed, Signature, Target, TensorInfo};
 use sdk::{Error, Interrupt};
 
 use crate::batching::Batching;
-use crate::compiled::Compiled;
 use crate::ov::{InferRequest, Tensor, Words};
 use crate::shapes::Shapes;
 
-/// A request, and how batches are brought to it.
+/// What the sessions of a compiled model share: how batches are brought to it.
+pub struct Facts {
+    pub batching: Batching,
+    pub signature: Signature,
+    /// Where requests can bring shapes that do not fit.
+    pub shapes: Option<Shapes>,
+    /// Whether runs may be ended early. Where OpenVINO learns shapes as it runs, those of a run
+    /// that ended early could be taken for the next one's.
+    pub is_interruptible: bool,
+}
+
+/// A request of a compiled model.
 pub struct Session {
     /// Shared with the outputs of the last run, and with what interrupts it.
     request: Arc<InferRequest>,
     /// Held by each output of the last run: its memory is written by the next one.
     outputs: Arc<()>,
-    batching: Batching,
-    signature: Signature,
-    shapes: Option<Arc<Shapes>>,
+    facts: Arc<Facts>,
     /// The shapes of the last run, which need no second look.
     last_dims: Vec<i64>,
-    is_interruptible: bool,
     model_name: String,
     /// Copies of inputs that are not aligned, or are filled up; kept for their memory.
     copies: Vec<Words>,
 }
 
 impl Session {
-    /// A session of `compiled` with a request of it.
-    pub fn new(request: InferRequest, compiled: &Compiled, model_name: &str) -> Self {
-        let inputs = &compiled.signature.inputs;
+    pub fn new(request: InferRequest, facts: &Arc<Facts>, model_name: &str) -> Self {
+        let inputs = &facts.signature.inputs;
         Session {
             request: Arc::new(request),
             outputs: Arc::new(()),
-            batching: compiled.batching,
             copies: inputs.iter().map(|_| Words::default()).collect(),
-            signature: compiled.signature.clone(),
-            shapes: compiled.shapes.clone(),
+            facts: Arc::clone(facts),
             last_dims: Vec::new(),
-            is_interruptible: compiled.is_interruptible,
             model_name: model_name.to_owned(),
         }
     }
@@ -51,11 +54,12 @@ impl engine::Session for Session {
     type Output = Output;
 
     fn signature(&self) -> &Signature {
-        &self.signature
+        &self.facts.signature
     }
 
     fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
-        self.is_interruptible
+        self.facts
+            .is_interruptible
             .then(|| Arc::clone(&self.request) as Arc<dyn Interrupt>)
     }
 
@@ -69,7 +73,7 @@ impl engine::Session for Session {
         }
         let rows = feeds.first().and_then(|feed| feed.shape.first()).copied();
         let rows = usize::try_from(rows.unwrap_or(0)).unwrap_or(0);
-        self.batching.check(rows)?;
+        self.facts.batching.check(rows)?;
         // In the model's order, which is also that of the feeds.
         let find = |info: &TensorInfo| {
             let feed = feeds.iter().find(|feed| *feed.name == *info.name);
@@ -82,15 +86,16 @@ impl engine::Session for Session {
             })
         };
         let given: Vec<_> = self
+            .facts
             .signature
             .inputs
             .iter()
             .map(find)
             .collect::<Result<_, _>>()?;
-        if let Some(shapes) = &self.shapes {
+        if let Some(shapes) = &self.facts.shapes {
             let dims: Vec<_> = given
                 .iter()
-                .map(|feed| run_dims(self.batching, feed))
+                .map(|feed| run_dims(self.facts.batching, feed))
                 .collect();
             let all = dims.concat();
             if all != self.last_dims {
@@ -101,11 +106,11 @@ impl engine::Session for Session {
         }
         let mut inputs = Vec::with_capacity(given.len());
         for (feed, copy) in given.into_iter().zip(&mut self.copies) {
-            inputs.push(input(&self.request, self.batching, feed, copy)?);
+            inputs.push(input(&self.request, self.facts.batching, feed, copy)?);
         }
         self.request.run(&inputs)?;
         let index_of = |target: &Target<'_, '_>| {
-            let mut names = self.signature.outputs.iter();
+            let mut names = self.facts.signature.outputs.iter();
             names.position(|info| info.name == target.info.name)
         };
         targets
@@ -116,7 +121,7 @@ impl engine::Session for Session {
                 })?;
                 Ok(Some(Output {
                     tensor: self.request.output(index)?,
-                    batching: self.batching,
+                    batching: self.facts.batching,
                     rows,
                     _held: Arc::clone(&self.outputs),
                 }))

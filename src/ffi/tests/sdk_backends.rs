@@ -232,8 +232,8 @@ fn a_call_that_cannot_be_sent_is_answered() {
 /// `more` is further configuration.
 fn overlap(more: &str) -> Bench {
     let config = format!(
-        "max_batch_size: 4 input {{ name: 'INPUT0' data_type: TYPE_INT32 dims: 1 }} output {{ name: \
-         'OUTPUT0' data_type: TYPE_INT32 dims: 1 }} {more}"
+        "max_batch_size: 4 input {{ name: 'INPUT0' data_type: TYPE_INT32 dims: 1 }} \
+         output {{ name: 'OUTPUT0' data_type: TYPE_INT32 dims: 1 }} {more}"
     );
     Bench::new("overlap", &config)
 }

@@ -659,6 +659,18 @@ class Oldest(OpenvinoCase):
         self.serve("old_padded", BACKEND + "max_batch_size: 4\n" + SCALED + parameters(library=engine.OLDEST, ENABLE_BATCH_PADDING="YES"))
         numpy.testing.assert_array_equal(self.ask("old_padded", ROWS), SCALED_ROWS)
 
+    def test_several(self):
+        """Several runs in an instance, and shapes that do not fit."""
+        self.serve("old_several", ONE + "max_batch_size: 4\ndynamic_batching { }\n" + SCALED + parameters(library=engine.OLDEST, INFER_REQUESTS=4))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for found in pool.map(lambda _: self.ask("old_several", ROWS), range(64)):
+                numpy.testing.assert_array_equal(found, SCALED_ROWS)
+        self.serve("old_eight", ONE + "max_batch_size: 0\n" + parameters(library=engine.OLDEST), {"model.onnx": onnx_model.eight()})
+        self.assertEqual(self.ask("old_eight", ROWS).shape, (2, 4))
+        with self.assertRaises(httpclient.InferenceServerException) as refused:
+            self.ask("old_eight", ROWS[:1])
+        self.assertIn("inputs of shapes that do not fit: openvino error in reshaping the model", str(refused.exception))
+
     def test_real_model(self):
         random = numpy.random.default_rng(3)
         feeds = {"bytes": random.integers(0, 257, (3, 2048), dtype=numpy.int32)}
