@@ -140,3 +140,9 @@ def powers(count=200):
     names = ["X", *(f"power{number}" for number in range(2, count + 1)), "Y"]
     return model([("X", FLOAT, ("n", "n"))], [("Y", FLOAT, ("n", "n"))],
                  [node("MatMul", [before, "X"], [after]) for before, after in zip(names, names[1:])])
+
+
+def pairs():
+    """Y[rows / 2,8] of X[rows,4]: each two rows as one."""
+    return model([("X", FLOAT, ("rows", 4))], [("Y", FLOAT, ("half", 8))],
+                 [node("Softmax", ["X"], ["shares"], axis=1), node("Reshape", ["shares", "shape"], ["Y"])], [constant("shape", [-1, 8])])

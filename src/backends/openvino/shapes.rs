@@ -82,10 +82,10 @@ impl<M: TakesShapes> Shapes<M> {
     }
 }
 
-/// Whether requests can bring shapes that nobody asked for yet: those of batches of any size were
-/// when the model was opened for them.
+/// Whether requests can bring shapes that nobody asked for yet.
 pub fn are_open(signature: &Signature, batching: Batching) -> bool {
-    let batch = usize::from(batching != Batching::None);
+    // To the model, batches of a fixed size are of one.
+    let batch = usize::from(matches!(batching, Batching::Fixed { .. }));
     let mut dims = signature
         .inputs
         .iter()
@@ -156,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn batches_alone_are_not_asked_for() {
+    fn fixed_shapes_are_not_asked_for() {
         let fixed = Batching::Fixed {
             rows: 4,
             pads: true,
         };
         for (inputs, batching, expected) in [
-            (&[&[-1, 4][..]][..], Batching::Open, false),
+            (&[&[-1, 4][..]][..], Batching::Open, true),
             (&[&[-1, 4]], fixed, false),
             (&[&[-1, 4]], Batching::None, true),
             (&[&[2, 4]], Batching::None, false),

@@ -436,6 +436,16 @@ class OpenShapes(OpenvinoCase):
             for shape in ((1, 1), (3, 5), (1, 7), (300, 500)):
                 self.refused_shape("eight", shape)
 
+    def test_rows_that_do_not_fit(self):
+        self.serve("pairs", self.config + tensors("input", [("X", "FP32", (-1, 4))]) + tensors("output", [("Y", "FP32", (-1, 8))]),
+                   {"model.onnx": onnx_model.pairs()})
+        for rows in (2, 1, 4, 3, 2):
+            if rows % 2:
+                self.refused_shape("pairs", (rows, 4))
+            else:
+                found = self.infer("pairs", {"X": numpy.ones((rows, 4), numpy.float32)})["Y"]
+                numpy.testing.assert_array_equal(found, numpy.full((rows // 2, 8), 0.25, numpy.float32))
+
 
 @needs_library("openvino")
 @engine.needs_openvino
