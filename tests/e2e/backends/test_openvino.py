@@ -34,6 +34,7 @@ TURNS = 500_000
 MAGIKA = servers.ROOT / "docs/examples/model_repository/magika/1/model.onnx"
 SILERO = servers.CACHE / "models/silero_vad/silero_vad_openvino_16k.onnx"
 SAVED = servers.CACHE / "models/basic_pitch"
+PICTURES = servers.CACHE / "models/rapidocr/ch_PP-OCRv4_det_infer.onnx"
 LITE = servers.CACHE / "models/basic_pitch_tflite/nmp.tflite"
 
 
@@ -632,6 +633,18 @@ class RealModels(OpenvinoCase):
         cases = [{"input": random.normal(0, 0.1, (1, 576)).astype(numpy.float32), "state": random.normal(0, 0.1, (2, 1, 128)).astype(numpy.float32)}
                  for _ in range(4)]
         self.compare("silero", ONE + 'default_model_filename: "model.onnx"\n', SILERO, cases, "model.onnx")
+
+    def test_pictures_of_any_size(self):
+        """Height and width are the request's; those that the network cannot have are refused."""
+        random = numpy.random.default_rng(7)
+        sizes = ((1, 3, 64, 96), (2, 3, 96, 64), (1, 3, 64, 96), (1, 3, 32, 320))
+        cases = [{"x": random.normal(0, 1, size).astype(numpy.float32)} for size in sizes]
+        self.compare("pictures", ONE, PICTURES, cases, "model.onnx")
+        self.compare("pictures_in_batches", ONE + "max_batch_size: 4\n", PICTURES, cases, "model.onnx")
+        for name in ("pictures", "pictures_in_batches"):
+            with self.assertRaises(httpclient.InferenceServerException):
+                self.infer(name, {"x": numpy.zeros((1, 3, 50, 70), numpy.float32)})
+            self.assert_same(self.infer(name, cases[0]), self.infer("pictures", cases[0]))
 
     def test_tensorflow_lite(self):
         self.transcribes("lite", LITE, "model.tflite", "serving_default_input_2:0")
