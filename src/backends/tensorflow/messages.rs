@@ -89,7 +89,8 @@ pub struct NodeDef {
     pub attr: BTreeMap<String, AttrValue>,
 }
 
-/// `attr_value.proto`: only numbers, types, functions that an attribute names, and tensors that it has.
+/// `attr_value.proto`: only numbers, types, functions that an attribute names, and tensors that it
+/// has.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttrValue {
     #[prost(message, optional, tag = "1")]
