@@ -1,8 +1,10 @@
 """All engines in one process: models of ONNX Runtime, libtorch, TensorFlow, OpenVINO, DALI and of the forests serve side by side, asked by
 many clients at once; each answers as when it is alone, and the threads of the process are in proportion to its CPUs."""
 
+import collections
 import concurrent.futures
 import os
+import pathlib
 import random
 import unittest
 
@@ -47,6 +49,8 @@ class SideBySide(ServerCase):
     environment = {"CONCH_PYTORCH_LIBRARY": pytorch_engine.library(), "CONCH_TENSORFLOW_LIBRARY": tensorflow_engine.library(),
                    "CONCH_OPENVINO_LIBRARY": openvino_engine.library(), "TF_CPP_MIN_LOG_LEVEL": "2", **dali_models.NEWEST.environment}
 
+    cpus = len(os.sched_getaffinity(0))
+
     @classmethod
     def models(cls, repository):
         forest = fil_models.forests()["xgboost_binary"]
@@ -63,12 +67,14 @@ class SideBySide(ServerCase):
         # Feeds by name, and answers by name, or in order where the configuration has the names.
         cls.cases = {"onnxruntime": both, "openvino": both, "pytorch": pytorch_engine.cases("addsub"),
                      "tensorflow": tensorflow_engine.cases("network"), "dali": dali_models.NEWEST.calls("normalise"),
-                     "fil": [({"input__0": forest.rows[:4]}, [numpy.asarray(forest.answers["output__0"][:4], numpy.float32)])]}
+                     "fil": [({"input__0": forest.rows[:4]}, [numpy.asarray(forest.expected[:4], numpy.float32)])]}
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.outputs = {name: [output["name"] for output in cls.server.get_json(f"/v2/models/{name}/config")["output"]] for name in cls.cases}
+        cls.client = httpclient.InferenceServerClient(cls.server.http)
+        cls.addClassCleanup(cls.client.close)
 
     def ask(self, module, client, name, feeds, expected):
         inputs = []
@@ -92,5 +98,28 @@ class SideBySide(ServerCase):
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(self.ask_all, range(CLIENTS)))
 
-    def thread_count(self):
-        return len(os.listdir(f"/proc/{self.server.pid}/task"))
+    @conch_only
+    def test_threads_are_in_proportion_to_the_cpus(self):
+        for name in self.cases:
+            self.ask(httpclient, self.client, name, *self.cases[name][0])
+        names = collections.Counter(thread_names(self.server.pid))
+        # An instance's own thread, those that its engine starts from it, which take its name, and up to two that sleep as a rule.
+        for name in self.cases:
+            self.assertLessEqual(names[f"{name}_0_0"], self.cpus + 2, names)
+        # The CPUs that the network threads leave, which on one CPU is that one.
+        pools = {"onnxruntime": names["onnxruntime_0_0"], "pytorch": names["pytorch_0_0"], "tensorflow": names["tf_Compute"],
+                 "dali": sum(count for name, count in names.items() if name.startswith("[DALI][TP"))}
+        for name, count in pools.items():
+            self.assertIn(count, range(1, self.cpus + 1), (name, names))
+
+
+def thread_names(pid):
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        yield (task / "comm").read_text().strip()
+
+
+class OnOneCpu(SideBySide):
+    """Whatever the machine has."""
+
+    launcher = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    cpus = 1
