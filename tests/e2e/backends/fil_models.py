@@ -12,6 +12,8 @@ import treelite
 import xgboost
 from sklearn import datasets, ensemble
 
+from framework import parameters
+
 FILES = {"xgboost_json": "xgboost.json", "xgboost_ubj": "xgboost.ubj", "lightgbm": "model.txt", "treelite_checkpoint": "checkpoint.tl"}
 SEED = 20
 
@@ -41,10 +43,6 @@ class Forest:
             text += f'output {{ name: "treeshap_output" data_type: TYPE_FP32 dims: [ {dims} ] }}\n'
         return text + "instance_group [ { kind: KIND_CPU } ]\ndynamic_batching {}\n" + parameters(
             model_type=self.kind, **self.parameters) + extra
-
-
-def parameters(**values):
-    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items())
 
 
 CLASS = {"output_class": "true"}

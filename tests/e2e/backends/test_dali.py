@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 import server as servers
 from case import ServerCase, conch_only, needs_library
+from framework import FrameworkCase
 from dali_models import NEWEST, OLDEST
 from waiting import until_equal
 
@@ -56,28 +57,9 @@ def infer(module, client, model, inputs, outputs=()):
 
 @needs_library("dali")
 @NEWEST.needed()
-class DaliCase(ServerCase):
-    flags = ("--model-control-mode=explicit", "--load-model=*")
+class DaliCase(FrameworkCase):
     dali = NEWEST
     environment = NEWEST.environment
-
-    def http(self):
-        client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}", concurrency=8)
-        self.addCleanup(client.close)
-        return client
-
-    def grpc(self):
-        client = grpcclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['grpc']}")
-        self.addCleanup(client.close)
-        return client
-
-    def clients(self):
-        return (httpclient, self.http()), (grpcclient, self.grpc())
-
-    def config_of(self, model):
-        status, _, body = self.server.request("GET", f"/v2/models/{model}/config")
-        self.assertEqual(status, 200, body)
-        return json.loads(body)
 
     def assert_same(self, reply, names, expected):
         for name, wanted in zip(names, expected):
@@ -116,13 +98,13 @@ class Answers(DaliCase):
     def test_calls_over_http_and_grpc(self):
         for name in NAMES:
             names = self.outputs_of(name)
-            for module, client in self.clients():
+            for module, client in self.both():
                 for index, (inputs, expected) in enumerate(self.dali.calls(name)):
                     with self.subTest(model=name, client=module.__name__, call=index):
                         self.assert_same(infer(module, client, name, inputs, names), names, expected)
 
     def test_thirty_two_at_once(self):
-        (_, http), (_, grpc) = self.clients()
+        (_, http), (_, grpc) = self.both()
         outputs = {name: self.outputs_of(name) for name in (*NAMES, "two")}
 
         def call(number):
@@ -165,14 +147,14 @@ class Answers(DaliCase):
     def test_models_without_batches(self):
         self.assertEqual(self.config_of("unbatched")["max_batch_size"], 0)
         names = self.outputs_of("unbatched")
-        for module, client in self.clients():
+        for module, client in self.both():
             for inputs, expected in self.dali.calls("normalise"):
                 self.assert_same(infer(module, client, "unbatched", inputs, names), names, expected)
 
     def test_samples_are_split(self):
         self.assertEqual([(output["name"], output["dims"]) for output in self.config_of("split")["output"]], [("ROWS", [-1])])
         inputs, (expected,) = self.dali.calls("rows")[0]
-        for module, client in self.clients():
+        for module, client in self.both():
             reply = infer(module, client, "split", inputs)
             numpy.testing.assert_array_equal(reply.as_numpy("ROWS"), expected.reshape(-1, expected.shape[-1]))
 
@@ -375,7 +357,7 @@ class ShortOfMemory(DaliCase):
         size = whole.tobytes().index(b"\xff\xc0") + 5
         huge = whole.copy()
         huge[0, size:size + 4] = numpy.frombuffer(struct.pack(">HH", 65500, 65500), numpy.uint8)
-        for module, client in self.clients():
+        for module, client in self.both():
             with self.assertRaisesRegex(InferenceServerException, "bad_alloc"):
                 infer(module, client, "jpeg", {"JPEG": huge})
             self.assert_same(infer(module, client, "jpeg", inputs), [self.config_of("jpeg")["output"][0]["name"]], expected)
@@ -493,7 +475,7 @@ class Example(DaliCase):
 
     def test_arithmetic(self):
         a, b = numpy.random.default_rng(1).standard_normal((2, 3, 7)).astype(numpy.float32)
-        for module, client in self.clients():
+        for module, client in self.both():
             self.assert_same(infer(module, client, "arithmetic", {"A": a, "B": b}), ("SUM", "PRODUCT"), (a + b, a * b))
 
     def test_the_picture_is_sent(self):

@@ -11,7 +11,6 @@ import unittest
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.utils import np_to_triton_dtype
 
 import dali_models
 import fil_models
@@ -20,6 +19,7 @@ import pytorch_engine
 import server as servers
 import tensorflow_engine
 from case import ServerCase, conch_only, needs_library
+from framework import infer
 from repository import tensors
 
 CLIENTS, REQUESTS = 32, 640
@@ -77,14 +77,10 @@ class SideBySide(ServerCase):
         cls.addClassCleanup(cls.client.close)
 
     def ask(self, module, client, name, feeds, expected):
-        inputs = []
-        for key, value in feeds.items():
-            inputs.append(module.InferInput(key, list(value.shape), np_to_triton_dtype(value.dtype)))
-            inputs[-1].set_data_from_numpy(numpy.ascontiguousarray(value))
-        reply = client.infer(name, inputs)
+        found = infer(module, client, name, feeds)
         named = expected.items() if isinstance(expected, dict) else zip(self.outputs[name], expected)
         for output, value in named:
-            numpy.testing.assert_allclose(reply.as_numpy(output), value, rtol=NEAR, atol=NEAR, err_msg=f"{name} {output}")
+            numpy.testing.assert_allclose(found[output], value, rtol=NEAR, atol=NEAR, err_msg=f"{name} {output}")
 
     def ask_all(self, number):
         chance = random.Random(number)

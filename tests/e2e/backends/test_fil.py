@@ -12,8 +12,9 @@ import tritonclient.http as httpclient
 
 import cuda
 import fil_models
-from case import IS_TRITON, ServerCase, conch_only, needs_library
-from fil_models import CLASS, forests, parameters
+from case import IS_TRITON, conch_only, needs_library
+from fil_models import CLASS, forests
+from framework import FrameworkCase, parameters
 
 NEAR = 1e-5
 
@@ -25,27 +26,12 @@ def infer(module, client, model, rows, outputs=("output__0",)):
     return [reply.as_numpy(name) for name in outputs]
 
 
-class FilCase(ServerCase):
-    flags = ("--model-control-mode=explicit", "--load-model=*")
-
-    def http(self):
-        client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}", concurrency=4)
-        self.addCleanup(client.close)
-        return client
-
-    def grpc(self):
-        client = grpcclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['grpc']}")
-        self.addCleanup(client.close)
-        return client
-
+class FilCase(FrameworkCase):
     def assert_near(self, got, expected):
         expected = numpy.asarray(expected, numpy.float32)
         self.assertEqual(got.shape, expected.shape)
         # Sums of 32-bit numbers, in another order: as near as their size allows.
         numpy.testing.assert_allclose(got, expected, rtol=NEAR, atol=NEAR * max(1.0, float(numpy.abs(expected).max()) / 10))
-
-    def load(self, name):
-        return self.server.request("POST", f"/v2/repository/models/{name}/load")
 
 
 @needs_library("fil")

@@ -16,7 +16,8 @@ import onnx_faults
 import onnx_model
 import server as servers
 import wire
-from case import IS_TRITON, ServerCase, conch_only, needs_library
+from case import IS_TRITON, conch_only, needs_library
+from framework import FrameworkCase, parameters
 from onnx_model import FLOAT
 
 EXAMPLES = servers.ROOT / "docs/examples/model_repository"
@@ -30,10 +31,6 @@ def engine(name):
     return found[0]
 
 
-def parameters(**entries):
-    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in entries.items())
-
-
 def accelerated(name, **entries):
     listed = "".join(f' parameters {{ key: "{key}" value: "{value}" }}' for key, value in entries.items())
     return f'optimization {{ execution_accelerators {{ cpu_execution_accelerator [ {{ name: "{name}"{listed} }} ] }} }}\n'
@@ -42,7 +39,7 @@ def accelerated(name, **entries):
 BACKEND = 'backend: "onnxruntime"\n'
 
 
-class OnnxCase(ServerCase):
+class OnnxCase(FrameworkCase):
     flags = ("--model-control-mode=explicit", "--log-verbose=1")
 
     @classmethod
@@ -56,11 +53,6 @@ class OnnxCase(ServerCase):
         self.repository.model(name, config, files=placed)
         status, _, reply = self.server.request("POST", f"/v2/repository/models/{name}/load", b"{}", timeout=120)
         return status, json.loads(reply)["error"] if reply else None
-
-    def client(self, module=httpclient):
-        client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
-        self.addCleanup(client.close)
-        return client
 
     def ask(self, name, rows, module=httpclient, **more):
         rows = numpy.asarray(rows, numpy.float32)

@@ -15,7 +15,6 @@ import unittest
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.utils import np_to_triton_dtype
 
 import onnx_model
 import openvino_engine as engine
@@ -23,6 +22,7 @@ import openvino_models as models
 import server as servers
 import wire
 from case import ServerCase, conch_only, needs_library
+from framework import FrameworkCase, infer, parameters
 from repository import Repository, tensors
 from waiting import until
 
@@ -38,10 +38,6 @@ PICTURES = servers.CACHE / "models/rapidocr/ch_PP-OCRv4_det_infer.onnx"
 LITE = servers.CACHE / "models/basic_pitch_tflite/nmp.tflite"
 
 
-def parameters(**values):
-    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items())
-
-
 # So that sums are split as in the answers that they are compared with.
 # Processors that compute with bf16 do so unless they are told not to, and then each batch size has its own errors.
 FULL = parameters(INFERENCE_PRECISION_HINT="f32")
@@ -54,7 +50,7 @@ def there(path):
     return path
 
 
-class OpenvinoCase(ServerCase):
+class OpenvinoCase(FrameworkCase):
     flags = ("--model-control-mode=explicit", "--log-verbose=1")
     environment = {"CONCH_OPENVINO_LIBRARY": engine.library()}
 
@@ -78,21 +74,8 @@ class OpenvinoCase(ServerCase):
     def serve(self, name, config=BACKEND, files=None):
         self.assertEqual(self.load(name, config, files), (200, None))
 
-    def client(self, module=httpclient):
-        client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
-        self.addCleanup(client.close)
-        return client
-
     def infer(self, name, feeds, module=httpclient, client=None, **more):
-        inputs = []
-        for key, value in feeds.items():
-            given = module.InferInput(key, value.shape, np_to_triton_dtype(value.dtype))
-            given.set_data_from_numpy(value)
-            inputs.append(given)
-        reply = (client or self.client(module)).infer(name, inputs, **more)
-        shown = reply.get_response()
-        outputs = [output["name"] for output in shown["outputs"]] if module is httpclient else [output.name for output in shown.outputs]
-        return {output: reply.as_numpy(output) for output in outputs}
+        return infer(module, client or self.client(module), name, feeds, **more)
 
     def ask(self, name, rows, module=httpclient, **more):
         return self.infer(name, {"X": numpy.asarray(rows, numpy.float32)}, module, **more)["Y"]
@@ -101,9 +84,6 @@ class OpenvinoCase(ServerCase):
         """How many requests succeeded and failed. Triton counts after it answers."""
         counts = self.server.statistics(name)["inference_stats"]
         return counts["success"]["count"], counts["fail"]["count"]
-
-    def config_of(self, name):
-        return json.loads(self.server.request("GET", f"/v2/models/{name}/config")[2])
 
     def assert_same(self, found, expected):
         self.assertEqual(sorted(found), sorted(expected))

@@ -1,7 +1,6 @@
 """The PyTorch backend: TorchScript and models that AOTInductor compiled answer as PyTorch in Python does, over HTTP and gRPC, in batches and
 at once; names, dictionaries, lists and strings; threads; files, configurations and requests that are refused."""
 
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -14,12 +13,12 @@ import unittest
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.utils import np_to_triton_dtype
 
 import pytorch_engine as engine
 import pytorch_faults as faults
 import server as servers
-from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
+from case import IS_TRITON, KIND, conch_only, needs_library
+from framework import FrameworkCase, infer, parameters
 from repository import Repository, tensors
 from server import StartFailed
 
@@ -29,10 +28,6 @@ SCRIPT = 'platform: "pytorch_libtorch"\nbackend: "pytorch"\n'
 COMPILED = 'backend: "pytorch"\ndefault_model_filename: "model.pt2"\n'
 CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
 PAIR, TWO = ("INPUT__0", "INPUT__1"), ("OUTPUT__0", "OUTPUT__1")
-
-
-def parameters(**values):
-    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items())
 
 
 ONE_THREAD = parameters(INTRA_OP_THREAD_COUNT="1")
@@ -45,52 +40,10 @@ def config(inputs, outputs, batch=8, head=SCRIPT, more=CPU, kind="FP32", dims=(1
     return f"{head}max_batch_size: {batch}\n" + tensors("input", rows(inputs)) + tensors("output", rows(outputs)) + more
 
 
-def infer(module, client, model, feeds, outputs=None, **more):
-    inputs = []
-    for name, value in feeds.items():
-        value = numpy.asarray(value)
-        if value.dtype.kind == "S":
-            value = value.astype(object)
-        tensor = module.InferInput(name, list(value.shape), np_to_triton_dtype(value.dtype))
-        tensor.set_data_from_numpy(numpy.ascontiguousarray(value))
-        inputs.append(tensor)
-    wanted = [module.InferRequestedOutput(name) for name in outputs] if outputs else None
-    reply = client.infer(model, inputs, outputs=wanted, **more)
-    names = outputs or [entry["name"] if isinstance(entry, dict) else entry.name for entry in (
-        reply.get_response()["outputs"] if module is httpclient else reply.get_response().outputs)]
-    return {name: reply.as_numpy(name) for name in names}
-
-
-class PytorchCase(ServerCase):
+class PytorchCase(FrameworkCase):
     # How far floats may be from PyTorch's answers: not at all.
     tolerance = 0
-    flags = ("--model-control-mode=explicit", "--load-model=*")
     environment = {"CONCH_PYTORCH_LIBRARY": engine.library()}
-
-    def http(self):
-        client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}", network_timeout=120)
-        self.addCleanup(client.close)
-        return client
-
-    def grpc(self):
-        client = grpcclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['grpc']}")
-        self.addCleanup(client.close)
-        return client
-
-    def both(self):
-        return (httpclient, self.http()), (grpcclient, self.grpc())
-
-    def at_once(self, clients, module, ask, count):
-        """Calls `ask(client, index)` for so many indices, by clients that each have a thread."""
-        port = self.server.ports["http" if module is httpclient else "grpc"]
-
-        def ask_all(first):
-            with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
-                for index in range(first, count, clients):
-                    ask(client, index)
-
-        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-            list(pool.map(ask_all, range(clients)))
 
     def assert_equal(self, got, expected):
         """Within the tolerance; without one bit for bit."""
@@ -113,15 +66,6 @@ class PytorchCase(ServerCase):
             for module, client in self.both():
                 with self.subTest(model=model, client=module.__name__):
                     self.assert_equal(infer(module, client, model, feeds, list(answers)), answers)
-
-    def load(self, name):
-        return self.server.request("POST", f"/v2/repository/models/{name}/load", timeout=120)
-
-    def assert_refused(self, name, text):
-        status, _, body = self.load(name)
-        self.assertEqual(status, 400, body)
-        self.assertIn(text, json.loads(body)["error"])
-        self.assertTrue(self.server.is_alive())
 
     def assert_fails(self, client, model, feeds, text):
         module = httpclient if isinstance(client, httpclient.InferenceServerClient) else grpcclient

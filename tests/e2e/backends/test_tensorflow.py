@@ -1,7 +1,6 @@
 """The TensorFlow backend: SavedModels and GraphDefs answer as TensorFlow in Python does (bit for bit with as many threads), over HTTP
 and gRPC, in batches and at once; signatures, tags, strings and sessions; configurations that are completed; files and configurations that are refused."""
 
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -12,12 +11,12 @@ import unittest
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.utils import np_to_triton_dtype
 
 import server as servers
 import tensorflow_engine as engine
 import tensorflow_faults
-from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
+from case import IS_TRITON, KIND, conch_only, needs_library
+from framework import FrameworkCase, infer, parameters
 from repository import Repository, tensors
 from server import StartFailed
 
@@ -30,55 +29,10 @@ ADDSUB = tensors("input", [("INPUT0", "FP32", (16,)), ("INPUT1", "FP32", (16,))]
 XY = tensors("input", [("X", "FP32", (4,))]) + tensors("output", [("Y", "FP32", (4,))])
 
 
-def parameters(**values):
-    return "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items())
-
-
-def infer(module, client, model, feeds, outputs=None, **more):
-    inputs = []
-    for name, value in feeds.items():
-        value = numpy.asarray(value)
-        if value.dtype.kind == "S":
-            value = value.astype(object)
-        tensor = module.InferInput(name, list(value.shape), np_to_triton_dtype(value.dtype))
-        tensor.set_data_from_numpy(numpy.ascontiguousarray(value) if value.shape else value.reshape(()))
-        inputs.append(tensor)
-    wanted = [module.InferRequestedOutput(name) for name in outputs] if outputs else None
-    reply = client.infer(model, inputs, outputs=wanted, **more)
-    names = outputs or [entry["name"] if isinstance(entry, dict) else entry.name for entry in (
-        reply.get_response()["outputs"] if module is httpclient else reply.get_response().outputs)]
-    return {name: reply.as_numpy(name) for name in names}
-
-
-class TensorflowCase(ServerCase):
+class TensorflowCase(FrameworkCase):
     # How far floats may be from TensorFlow's answers. The number of threads decides how sums are split.
     tolerance = NEAR
-    flags = ("--model-control-mode=explicit", "--load-model=*")
     environment = {"CONCH_TENSORFLOW_LIBRARY": engine.library(), "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-    def http(self):
-        client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}", concurrency=4)
-        self.addCleanup(client.close)
-        return client
-
-    def grpc(self):
-        client = grpcclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['grpc']}")
-        self.addCleanup(client.close)
-        return client
-
-    def both(self):
-        return (httpclient, self.http()), (grpcclient, self.grpc())
-
-    def at_once(self, clients, module, ask, count):
-        """What `ask(client, index)` returns for so many indices, asked by clients that each have a thread."""
-        port = self.server.ports["http" if module is httpclient else "grpc"]
-
-        def ask_all(first):
-            with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
-                return [ask(client, index) for index in range(first, count, clients)]
-
-        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-            return [answer for answers in pool.map(ask_all, range(clients)) for answer in answers]
 
     def assert_equal(self, got, expected):
         """Within the tolerance; without one bit for bit."""
@@ -98,17 +52,6 @@ class TensorflowCase(ServerCase):
             for module, client in self.both():
                 with self.subTest(model=model, client=module.__name__):
                     self.assert_equal(infer(module, client, model, feeds, outputs or sorted(answers)), answers)
-
-    def config(self, model):
-        return json.loads(self.server.request("GET", f"/v2/models/{model}/config")[2])
-
-    def load(self, name):
-        return self.server.request("POST", f"/v2/repository/models/{name}/load")
-
-    def assert_refused(self, name, text):
-        status, _, body = self.load(name)
-        self.assertEqual(status, 400, body)
-        self.assertIn(text, json.loads(body)["error"])
 
 
 @needs_library("tensorflow")
@@ -366,19 +309,19 @@ class Completed(TensorflowCase):
         engine.add(repository, "sized", SAVED + "max_batch_size: 32\n", source="types")
 
     def tensors_of(self, name):
-        config = self.config(name)
+        config = self.config_of(name)
         return config["max_batch_size"], [(entry["name"], entry["data_type"], [int(dim) for dim in entry["dims"]])
                                           for entry in config["input"] + config["output"]], "dynamic_batching" in config
 
     def test_what_is_left_out(self):
         floats = [("INPUT0", "TYPE_FP32", [16]), ("INPUT1", "TYPE_FP32", [16]), ("OUTPUT0", "TYPE_FP32", [16]), ("OUTPUT1", "TYPE_FP32", [16])]
         self.assertEqual(self.tensors_of("none"), (4, floats, True))
-        self.assertEqual(self.config("none")["platform"], "tensorflow_savedmodel")
+        self.assertEqual(self.config_of("none")["platform"], "tensorflow_savedmodel")
         self.assertEqual(self.tensors_of("platform"), (4, [
             ("A", "TYPE_STRING", [-1]), ("B", "TYPE_STRING", [-1]), ("JOINED", "TYPE_STRING", [-1]), ("LENGTH", "TYPE_INT32", [-1])], True))
         # Outputs that are not named are left out; one number per row is reshaped.
         self.assertEqual(self.tensors_of("named"), (4, [("X", "TYPE_FP32", [4]), ("SUM", "TYPE_FP32", [1])], True))
-        self.assertEqual(self.config("named")["output"][0]["reshape"], {"shape": []})
+        self.assertEqual(self.config_of("named")["output"][0]["reshape"], {"shape": []})
         # A shape as long as the model's says that it does not batch.
         self.assertEqual(self.tensors_of("plain"), (0, [("X", "TYPE_FP32", [-1, 4]), ("Y", "TYPE_FP32", [-1, 4])], False))
         size, entries, has_scheduler = self.tensors_of("sized")
