@@ -46,7 +46,7 @@ def spread(rows, seed=21):
 def xgboost_forest(rows, labels, trees, **settings):
     def make(path):
         import xgboost
-        booster = xgboost.train({"seed": 20, "nthread": len(machine.cpus()), **settings}, xgboost.DMatrix(rows, labels), trees)
+        booster = xgboost.train({"seed": 20, "nthread": 1, **settings}, xgboost.DMatrix(rows, labels), trees)
         path.write_bytes(bytes(booster.save_raw("ubj")))
     return "xgboost_ubj", "xgboost", make
 
@@ -54,7 +54,7 @@ def xgboost_forest(rows, labels, trees, **settings):
 def lightgbm_forest(rows, labels, trees, **settings):
     def make(path):
         import lightgbm
-        settings_all = {"verbose": -1, "seed": 20, "num_threads": len(machine.cpus()), "min_data_in_leaf": 5, **settings}
+        settings_all = {"verbose": -1, "seed": 20, "num_threads": 1, "min_data_in_leaf": 5, **settings}
         path.write_text(lightgbm.train(settings_all, lightgbm.Dataset(rows, labels), trees).model_to_string())
     return "lightgbm", "lightgbm", make
 
@@ -70,7 +70,7 @@ def definitions():
     """Name -> (how it is made, rows, answers per row)."""
     from sklearn import datasets, ensemble
     cancer, digits = datasets.load_breast_cancer(return_X_y=True), datasets.load_digits(return_X_y=True)
-    rows, answers = table(20_000, 20)
+    rows, answers = table(8_000, 20)
     test_rows = table(ROWS, 22)[0]
     multi = {"objective": "multi:softprob", "num_class": 10}
     return {
@@ -83,8 +83,8 @@ def definitions():
         "lightgbm table 1000 x 10": (lightgbm_forest(rows, answers, 1000, max_depth=10, num_leaves=255), test_rows, 1),
         "sklearn digits 200 x 10": (sklearn_forest(lambda: ensemble.RandomForestClassifier(200, max_depth=10, random_state=20), *digits),
                                     spread(digits[0]), 10),
-        "sklearn table 300 x 10": (sklearn_forest(lambda: ensemble.RandomForestRegressor(300, max_depth=10, random_state=20, max_features=0.3,
-                                                                                        n_jobs=len(machine.cpus())), rows, answers), test_rows, 1),
+        "sklearn table 300 x 10": (sklearn_forest(lambda: ensemble.RandomForestRegressor(300, max_depth=10, random_state=20, max_features=0.3),
+                                                  rows, answers), test_rows, 1),
     }
 
 

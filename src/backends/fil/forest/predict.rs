@@ -12,8 +12,8 @@ const LANES: usize = 16;
 const TREES: usize = 8;
 /// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
 const BLOCK: usize = 64;
-/// Fewer rows than this go one by one.
-const TOGETHER_MIN: usize = 7;
+/// Fewer rows than this, at the end of a block, go one by one: lanes that are not used take time.
+const TOGETHER_MIN: usize = 12;
 /// Work that is worth a thread of its own, whose start takes some tens of microseconds.
 const THREAD_WORK_NS: u64 = 200_000;
 
@@ -144,12 +144,18 @@ impl Scratch {
         rows: &[f32],
         count: usize,
     ) {
-        let class_count = forest.class_count;
-        if count >= TOGETHER_MIN {
-            return run(forest, nodes, rows, &mut self.together, &mut self.sums);
+        let (features, classes) = (forest.feature_count, forest.class_count);
+        let together = match count % LANES {
+            rest if rest < TOGETHER_MIN => count - rest,
+            _ => count,
+        };
+        let (rows, alone) = rows.split_at(together * features);
+        let lanes = together.next_multiple_of(LANES);
+        let (sums, sums_alone) = self.sums.split_at_mut(lanes * classes);
+        if together > 0 {
+            run(forest, nodes, rows, &mut self.together, sums);
         }
-        let sums = self.sums.chunks_mut(class_count);
-        for (row, sums) in rows.chunks(forest.feature_count).zip(sums) {
+        for (row, sums) in alone.chunks(features).zip(sums_alone.chunks_mut(classes)) {
             run_row(forest, nodes, row, &mut self.alone, sums);
         }
     }
