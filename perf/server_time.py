@@ -71,7 +71,7 @@ BACKENDS = [
         models.onnx(weights())))}, bare("onnxruntime"), {"intra_op_thread_count": 1}, "digits"),
     Row("pytorch", "pytorch/libtorch_cpu.so", lambda: {"model.pt": torchscript()}, bare_pytorch, {"INTRA_OP_THREAD_COUNT": 1}, "digits"),
     Row("tensorflow", "tensorflow/libtensorflow_cc.so.2", lambda: {"model.graphdef": keyed("model.graphdef", lambda path: path.write_bytes(
-        models.graphdef(weights())))}, bare("tensorflow"), {"TF_NUM_INTRA_THREADS": 1, "TF_NUM_INTER_THREADS": 1}, "digits"),
+        models.graphdef(weights())))}, bare("tensorflow"), {"TF_NUM_INTRA_THREADS": 1}, "digits"),
     Row("openvino", "openvino/libopenvino_c.so.*", lambda: {"model.onnx": keyed("model.onnx", lambda path: path.write_bytes(
         models.onnx(weights())))}, bare("openvino"), {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}, "digits"),
     Row("dali", "dali/**/libdali.so", lambda: {"model.dali": keyed("model.dali", by_python("venv-dali", "dali"))}, bare("dali"),

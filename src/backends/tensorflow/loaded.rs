@@ -11,7 +11,7 @@ use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
 use crate::element_type;
-use crate::engine::{Engine, Pools};
+use crate::engine::{Engine, Pools, calm};
 use crate::files::{GraphFile, read_saved_model};
 use crate::messages::{ConfigProto, GraphDef, GraphOptions, MetaGraphDef, OptimizerOptions};
 use crate::retention::may_keep_inputs;
@@ -85,9 +85,15 @@ impl Source {
 
     fn session_options(&self, pools: Pools, devices: Devices, own_threads: usize) -> ConfigProto {
         let settings = &self.settings;
+        let are_chosen = settings.inter_op_threads == 0;
         let inter_op_threads = match settings.inter_op_threads {
             0 if settings.has_own_threads => i32::try_from(own_threads).unwrap_or(i32::MAX),
             0 => pools.inter_op_threads,
+            count => count,
+        };
+        // A single thread would do what the instance's own can do without being woken.
+        let inter_op_threads = match inter_op_threads {
+            1 if are_chosen => -1,
             count => count,
         };
         ConfigProto {
@@ -104,6 +110,7 @@ impl Source {
                     global_jit_level: settings.jit_level,
                 }),
             }),
+            experimental: Some(calm()),
         }
     }
 
