@@ -9,7 +9,7 @@ use super::walk::{Index, Node, Table, walk, walk_row_sets, walk_sets, walk_trees
 /// Rows that step together.
 const LANES: usize = 16;
 /// Trees that one row walks together.
-const TREES: usize = 8;
+const TREES: usize = 10;
 /// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
 const BLOCK: usize = 64;
 /// Fewer rows than this, at the end of a block, go one by one: lanes that are not used take time.
