@@ -106,13 +106,43 @@ def with_graph(operation, name, content):
     return operation + part(5, part(1, name) + part(6, content) + number(20, 5))
 
 
-def counting():
-    """Y[rows,1] = X + the largest X, by as many turns of a loop: a model whose time its inputs say."""
-    body = graph([("turn", INT64, ()), ("on", BOOL, ()), ("before", FLOAT, ("rows", 1))],
-                 [("still", BOOL, ()), ("after", FLOAT, ("rows", 1))],
+def counting(loops=1, rows="rows"):
+    """Y[rows,1] = X + loops * the largest X, by as many turns of each loop: a model whose time its inputs say. It can end between loops."""
+    body = graph([("turn", INT64, ()), ("on", BOOL, ()), ("before", FLOAT, (rows, 1))],
+                 [("still", BOOL, ()), ("after", FLOAT, (rows, 1))],
                  [node("Identity", ["on"], ["still"]), node("Add", ["before", "one"], ["after"])])
+    names = ["X", *(f"loop{number}" for number in range(1, loops)), "Y"]
     return model(
-        [("X", FLOAT, ("rows", 1))], [("Y", FLOAT, ("rows", 1))],
+        [("X", FLOAT, (rows, 1))], [("Y", FLOAT, (rows, 1))],
         [node("ReduceMax", ["X"], ["largest"], keepdims=0), node("Cast", ["largest"], ["turns"], to=INT64),
-         with_graph(node("Loop", ["turns", "", "X"], ["Y"]), "body", body)],
+         *(with_graph(node("Loop", ["turns", "", before], [after]), "body", body) for before, after in zip(names, names[1:]))],
         [constant("one", [1.0], FLOAT)])
+
+
+def square():
+    """Y[n,n] = softmax(running sums of (softmax(X) @ X)): matrices that are not square fail behind operators that take any."""
+    return model(
+        [("X", FLOAT, ("r", "n"))], [("Y", FLOAT, ("r", "q"))],
+        [node("Softmax", ["X"], ["shares"], axis=1), node("CumSum", ["shares", "axis"], ["sums"]), node("MatMul", ["sums", "X"], ["product"]),
+         node("CumSum", ["product", "axis"], ["more"]), node("Softmax", ["more"], ["Y"], axis=1)],
+        [constant("axis", [1])])
+
+
+def eight():
+    """Y[2,4] = softmax of the eight values of X[r,n], whatever its shape."""
+    return model([("X", FLOAT, ("r", "n"))], [("Y", FLOAT, (2, 4))],
+                 [node("Softmax", ["X"], ["shares"], axis=0), node("Reshape", ["shares", "shape"], ["eight"]), node("Softmax", ["eight"], ["Y"], axis=1)],
+                 [constant("shape", [2, 4])])
+
+
+def powers(count=200):
+    """Y[n,n] = X ** (count + 1), in as many operators."""
+    names = ["X", *(f"power{number}" for number in range(2, count + 1)), "Y"]
+    return model([("X", FLOAT, ("n", "n"))], [("Y", FLOAT, ("n", "n"))],
+                 [node("MatMul", [before, "X"], [after]) for before, after in zip(names, names[1:])])
+
+
+def pairs():
+    """Y[rows / 2,8] of X[rows,4]: each two rows as one."""
+    return model([("X", FLOAT, ("rows", 4))], [("Y", FLOAT, ("half", 8))],
+                 [node("Softmax", ["X"], ["shares"], axis=1), node("Reshape", ["shares", "shape"], ["Y"])], [constant("shape", [-1, 8])])

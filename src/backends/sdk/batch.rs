@@ -124,20 +124,26 @@ impl<'b> Batch<'b> {
     /// Answers what is unanswered, reports statistics and releases every request; or gives
     /// everything back to the server, as the returned error object tells it.
     pub(crate) fn finish(self, result: Result<(), Error>) -> *mut abi::TRITONSERVER_Error {
-        // From here on the requests may be released.
-        for parent in self.slots.iter().filter_map(|slot| slot.trace_parent.get()) {
-            parent.end();
-        }
         let is_untouched = self
             .slots
             .iter()
             .all(|slot| slot.outcome.get() == Outcome::Open && !slot.has_partial.get());
-        let error = match result {
-            Ok(()) => None,
-            Err(error) if is_untouched => return error.into_raw(),
-            Err(error) => Some(error),
-        };
-        self.answer_rest(error);
+        match result {
+            Err(error) if is_untouched => {
+                self.end_traces();
+                error.into_raw()
+            }
+            result => {
+                self.finish_detached(result);
+                ptr::null_mut()
+            }
+        }
+    }
+
+    /// Answers what is unanswered, reports statistics and releases every request.
+    pub(crate) fn finish_detached(self, result: Result<(), Error>) {
+        self.end_traces();
+        self.answer_rest(result.err());
 
         let exec_end_ns = monotonic_ns();
         let stamps = Stamps::ordered(
@@ -148,7 +154,13 @@ impl<'b> Batch<'b> {
         );
         self.report_statistics(&stamps);
         self.release_requests();
-        ptr::null_mut()
+    }
+
+    /// The requests may be released from here on, after which nothing is traced of them.
+    fn end_traces(&self) {
+        for parent in self.slots.iter().filter_map(|slot| slot.trace_parent.get()) {
+            parent.end();
+        }
     }
 
     /// Reports the statistics of the requests and of the execution.

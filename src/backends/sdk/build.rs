@@ -28,6 +28,17 @@ fn main() {
     fs::create_dir_all(&directory).expect("OUT_DIR is writable");
     link(&source, &directory.join("libtritonserver.so"));
     println!("cargo:directory={}", directory.display());
+    // For this crate's own tests, which call no server; what of it the linker leaves in them is up
+    // to the optimiser.
+    let shown = directory.display();
+    for argument in [
+        "-Wl,--as-needed",
+        &format!("-L{shown}"),
+        "-ltritonserver",
+        &format!("-Wl,-rpath,{shown}"),
+    ] {
+        println!("cargo:rustc-link-arg={argument}");
+    }
 }
 
 fn stub_source(names: &str) -> String {

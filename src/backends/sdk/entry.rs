@@ -7,7 +7,6 @@
 //! the references between the boxes hold.
 
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +20,9 @@ use crate::backend::{
 };
 use crate::batch::{Batch, ExecutionStart, OpenBatch};
 use crate::clock::monotonic_ns;
+use crate::detached::{DetachedBatch, DetachingInstance};
 use crate::factory::Factories;
-use crate::guard::{guard, panic_error};
+use crate::guard::{caught, guard};
 use crate::server::ServerScope;
 use crate::slot::Slot;
 
@@ -284,6 +284,78 @@ pub unsafe fn instance_execute_end<I: OpenInstance>(
     batch.finish(result)
 }
 
+/// # Safety
+/// As [`instance_execute`].
+pub unsafe fn instance_execute_detached<I: DetachingInstance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+) -> RawError {
+    let start = ExecutionStart {
+        exec_ns: monotonic_ns(),
+        compute_ns: 0,
+    };
+    // SAFETY: by this function's contract.
+    let cell = match unsafe { executing::<I>(raw) } {
+        Ok(cell) => cell,
+        Err(error) => return error.into_raw(),
+    };
+    // SAFETY: by this function's contract.
+    let requests = match unsafe { listed(requests, request_count) } {
+        Ok(Some(requests)) => requests,
+        Ok(None) => return ptr::null_mut(),
+        Err(error) => return error,
+    };
+    // SAFETY: the model's box outlives its instances.
+    let model = unsafe { cell.model.as_ref() };
+    // SAFETY: the requests are the backend's, since this returns success from here on; Finalize,
+    // before which the instance is live, waits for the factories.
+    let batch = unsafe {
+        DetachedBatch::new(
+            raw,
+            requests,
+            model.max_batch_size,
+            model.is_decoupled,
+            start,
+            &cell.factories,
+        )
+    };
+    // A panic is logged by `caught`, and the batch answered by its drop.
+    let instance = &mut cell.instance;
+    let _ = caught(|| {
+        instance.submit(&model.model, batch);
+        Ok(())
+    });
+    ptr::null_mut()
+}
+
+/// The requests of a call; `None` if there are none.
+///
+/// # Safety
+/// `requests` is null or points at `request_count` entries, which live during `'r`.
+unsafe fn listed<'r>(
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+) -> Result<Option<&'r [NonNull<abi::TRITONBACKEND_Request>]>, RawError> {
+    if requests.is_null() || request_count == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the caller's array. It may hold nulls, so it is read as such first.
+    let requests = unsafe { std::slice::from_raw_parts(requests, request_count as usize) };
+    if requests.iter().any(|request| request.is_null()) {
+        return Err(Error::internal("null request given to the backend").into_raw());
+    }
+    // SAFETY: the same array, now known to hold no nulls; NonNull has the layout of a pointer.
+    Ok(Some(unsafe {
+        std::slice::from_raw_parts(
+            requests
+                .as_ptr()
+                .cast::<NonNull<abi::TRITONBACKEND_Request>>(),
+            requests.len(),
+        )
+    }))
+}
+
 /// Executes by `begin`, and keeps what that leaves open.
 ///
 /// # Safety
@@ -300,22 +372,9 @@ unsafe fn begin_execution<I: Instance>(
     };
     // SAFETY: by this function's contract.
     let cell = unsafe { executing::<I>(raw) }.map_err(Error::into_raw)?;
-    if requests.is_null() || request_count == 0 {
+    // SAFETY: by this function's contract.
+    let Some(requests) = (unsafe { listed(requests, request_count) })? else {
         return Ok(Progress::Done);
-    }
-    // SAFETY: the caller's array. It may hold nulls, so it is read as such first.
-    let requests = unsafe { std::slice::from_raw_parts(requests, request_count as usize) };
-    if requests.iter().any(|request| request.is_null()) {
-        return Err(Error::internal("null request given to the backend").into_raw());
-    }
-    // SAFETY: the same array, now known to hold no nulls; NonNull has the layout of a pointer.
-    let requests = unsafe {
-        std::slice::from_raw_parts(
-            requests
-                .as_ptr()
-                .cast::<NonNull<abi::TRITONBACKEND_Request>>(),
-            requests.len(),
-        )
     };
     cell.slots.clear();
     cell.slots.resize_with(requests.len(), Slot::default);
@@ -380,16 +439,6 @@ unsafe fn parts<'c, I: Instance>(
         )
     };
     (batch, &mut cell.instance, &model.model)
-}
-
-/// A panic as an error. Some of the requests may have their answers, so that the server does not
-/// learn that the others failed together.
-fn caught<R>(call: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let error = panic_error(&*panic);
-        crate::log!(crate::log::Level::Error, "{}", error.message());
-        Err(error)
-    })
 }
 
 /// # Safety
@@ -459,62 +508,11 @@ unsafe fn drop_box<T>(state: *mut c_void) {
 /// `export_backend!(Type, ready)` also exports the readiness hook, for which the backend's model
 /// implements [`Ready`]. `export_backend!(Type, open)` also exports executions in two parts, for
 /// which its instance implements [`OpenInstance`]. Both: `export_backend!(Type, open, ready)`.
+/// `export_backend!(Type, detached)` has batches overlap, for which its instance implements
+/// [`DetachingInstance`].
 #[macro_export]
 macro_rules! export_backend {
-    ($backend:ty, open $(, $more:ident)?) => {
-        $crate::export_backend!($backend $(, $more)?);
-
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn CONCH_ModelInstanceExecuteBegin(
-                instance: *mut abi::TRITONBACKEND_ModelInstance,
-                requests: *mut *mut abi::TRITONBACKEND_Request,
-                request_count: u32,
-                wait_ns: u64,
-                is_open: *mut bool,
-            ) -> *mut abi::TRITONSERVER_Error {
-                // SAFETY: both contracts are that of the header.
-                unsafe {
-                    entry::instance_execute_begin::<Instance>(
-                        instance,
-                        requests,
-                        request_count,
-                        wait_ns,
-                        is_open,
-                    )
-                }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn CONCH_ModelInstanceExecuteEnd(
-                instance: *mut abi::TRITONBACKEND_ModelInstance,
-            ) -> *mut abi::TRITONSERVER_Error {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_execute_end::<Instance>(instance) }
-            }
-        };
-    };
-    ($backend:ty, ready) => {
-        $crate::export_backend!($backend);
-
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInstanceReady(
-                instance: *mut abi::TRITONBACKEND_ModelInstance,
-            ) -> *mut abi::TRITONSERVER_Error {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_ready::<<$backend as $crate::Backend>::Model>(instance) }
-            }
-        };
-    };
-    ($backend:ty) => {
+    (@all_but_execute $backend:ty) => {
         const _: () = {
             use $crate::abi;
             use $crate::entry;
@@ -578,6 +576,90 @@ macro_rules! export_backend {
                 // SAFETY: both contracts are that of the header.
                 unsafe { entry::instance_finalize::<Instance>(instance) }
             }
+        };
+    };
+    ($backend:ty, detached) => {
+        $crate::export_backend!(@all_but_execute $backend);
+
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                requests: *mut *mut abi::TRITONBACKEND_Request,
+                request_count: u32,
+            ) -> *mut abi::TRITONSERVER_Error {
+                // SAFETY: both contracts are that of the header.
+                unsafe {
+                    entry::instance_execute_detached::<Instance>(instance, requests, request_count)
+                }
+            }
+        };
+    };
+    ($backend:ty, open $(, $more:ident)?) => {
+        $crate::export_backend!($backend $(, $more)?);
+
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn CONCH_ModelInstanceExecuteBegin(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                requests: *mut *mut abi::TRITONBACKEND_Request,
+                request_count: u32,
+                wait_ns: u64,
+                is_open: *mut bool,
+            ) -> *mut abi::TRITONSERVER_Error {
+                // SAFETY: both contracts are that of the header.
+                unsafe {
+                    entry::instance_execute_begin::<Instance>(
+                        instance,
+                        requests,
+                        request_count,
+                        wait_ns,
+                        is_open,
+                    )
+                }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn CONCH_ModelInstanceExecuteEnd(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            ) -> *mut abi::TRITONSERVER_Error {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_execute_end::<Instance>(instance) }
+            }
+        };
+    };
+    ($backend:ty, ready) => {
+        $crate::export_backend!($backend);
+
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInstanceReady(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            ) -> *mut abi::TRITONSERVER_Error {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_ready::<<$backend as $crate::Backend>::Model>(instance) }
+            }
+        };
+    };
+    ($backend:ty) => {
+        $crate::export_backend!(@all_but_execute $backend);
+
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
+            type RawError = *mut abi::TRITONSERVER_Error;
 
             #[unsafe(no_mangle)]
             unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(

@@ -299,11 +299,11 @@ impl Factories {
         })
     }
 
-    fn add(&self) {
+    pub(crate) fn add(&self) {
         self.lock().count += 1;
     }
 
-    fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let mut state = self.lock();
         state.count -= 1;
         if state.count == 0 && state.is_awaited {

@@ -17,8 +17,18 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Error>) -> *mut abi::TRITO
     }
 }
 
+/// A panic as an error. Some of the requests may have their answers, so that the server does not
+/// learn that the others failed together.
+pub(crate) fn caught<R>(call: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let error = panic_error(&*panic);
+        crate::log!(crate::log::Level::Error, "{}", error.message());
+        Err(error)
+    })
+}
+
 /// The error that a panic becomes.
-pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
+fn panic_error(panic: &(dyn Any + Send)) -> Error {
     let message = panic
         .downcast_ref::<&str>()
         .copied()

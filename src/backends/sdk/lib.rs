@@ -16,6 +16,7 @@ pub mod clock;
 pub mod config;
 mod correlation;
 mod data_type;
+mod detached;
 mod device;
 pub mod engine;
 #[doc(hidden)]
@@ -52,6 +53,7 @@ pub use conch_memory::{MemoryKind, MemoryPlace};
 pub use config::{BackendConfig, ModelConfig, StateConfig, TensorConfig};
 pub use correlation::CorrelationId;
 pub use data_type::{DataType, element_count, shape_text};
+pub use detached::{DetachedBatch, DetachingInstance};
 pub use device::{
     Copies, DeviceAccess, DeviceGather, DeviceStream, ExportedMemory, ImportedMemory, MemorySource,
     MemoryTarget,

@@ -19,6 +19,10 @@ const ELEMENTS_MAX: usize = 1 << 38;
 /// Inputs of an operation: TensorFlow makes room for as many as the file says.
 const INPUT_COUNT_MAX: i64 = 1 << 20;
 
+/// Above the numbers of all element types that constants besides those of `Const` are known to have.
+/// TensorFlow ends the process at others.
+const ELEMENT_TYPES_END: i32 = 24;
+
 /// Checks constants and loops of a graph and of its functions, and how functions are put together;
 /// how the graph itself is, TensorFlow checks.
 ///
@@ -32,6 +36,12 @@ pub fn check(path: &Path, graph: &GraphDef) -> Result<(), Error> {
     if let Some(node) = nodes.clone().find(|node| !has_possible_constants(node)) {
         return Err(refuse(format!(
             "operation '{}' has a constant of an impossible shape",
+            node.name
+        )));
+    }
+    if let Some(node) = nodes.clone().find(|node| !has_possible_types(node)) {
+        return Err(refuse(format!(
+            "operation '{}' has a constant of another type than it says",
             node.name
         )));
     }
@@ -178,10 +188,26 @@ fn source(input: &str) -> &str {
 }
 
 fn has_possible_constants(node: &NodeDef) -> bool {
-    node.attr.values().all(|attribute| {
+    tensors_of(node).all(is_possible)
+}
+
+/// Tensors in the attributes of a node.
+fn tensors_of(node: &NodeDef) -> impl Iterator<Item = &TensorProto> {
+    node.attr.values().flat_map(|attribute| {
         let listed = attribute.list.iter().flat_map(|list| &list.tensor);
-        let mut tensors = attribute.tensor.iter().chain(listed);
-        tensors.all(is_possible)
+        attribute.tensor.iter().chain(listed)
+    })
+}
+
+/// Whether constants have types that TensorFlow can have, and a `Const` the one that it says; what
+/// that may be, TensorFlow checks.
+fn has_possible_types(node: &NodeDef) -> bool {
+    // None where a function leaves it to its caller.
+    let said = node.attr.get("dtype").map(|attribute| attribute.r#type);
+    let said = said.filter(|&number| number != 0 && node.op == "Const");
+    tensors_of(node).all(|tensor| match said {
+        Some(number) => tensor.dtype == number,
+        None => (0..ELEMENT_TYPES_END).contains(&tensor.dtype),
     })
 }
 
@@ -208,6 +234,51 @@ mod tests {
         TensorShapeProto,
     };
 
+    fn of_type(number: i32) -> AttrValue {
+        AttrValue {
+            r#type: number,
+            ..AttrValue::default()
+        }
+    }
+
+    #[test]
+    fn refuses_constants_of_other_types() {
+        for (operator, said, is, expected) in [
+            ("Const", Some(1), 1, true),
+            ("Const", Some(1), 3, false),
+            ("Const", Some(1), 98, false),
+            ("Const", None, 1, true),
+            ("Const", Some(0), 98, false),
+            // Whether there is such a type, TensorFlow says.
+            ("Const", Some(25), 25, true),
+            ("Other", Some(1), 3, true),
+            ("Other", None, 98, false),
+            ("Other", None, -1, false),
+        ] {
+            let value = AttrValue {
+                tensor: Some(TensorProto {
+                    dtype: is,
+                    tensor_shape: None,
+                }),
+                ..AttrValue::default()
+            };
+            let said_type = said.map(|number| ("dtype".to_owned(), of_type(number)));
+            let node = NodeDef {
+                op: operator.to_owned(),
+                attr: said_type
+                    .into_iter()
+                    .chain([("value".to_owned(), value)])
+                    .collect(),
+                ..NodeDef::default()
+            };
+            assert_eq!(
+                has_possible_types(&node),
+                expected,
+                "{operator} {said:?} {is}"
+            );
+        }
+    }
+
     #[test]
     fn refuses_constants_of_impossible_shapes() {
         let check_dims = |dims: &[i64]| {
@@ -216,6 +287,7 @@ mod tests {
                 unknown_rank: false,
             };
             let tensor = TensorProto {
+                dtype: 1,
                 tensor_shape: Some(shape),
             };
             let value = |in_list: bool| AttrValue {
@@ -229,7 +301,11 @@ mod tests {
             let node = |in_list| NodeDef {
                 name: "c".to_owned(),
                 op: "Const".to_owned(),
-                attr: [("value".to_owned(), value(in_list))].into(),
+                attr: [
+                    ("value".to_owned(), value(in_list)),
+                    ("dtype".to_owned(), of_type(1)),
+                ]
+                .into(),
                 ..NodeDef::default()
             };
             let is_fine = is_possible(&tensor);

@@ -89,13 +89,17 @@ pub struct NodeDef {
     pub attr: BTreeMap<String, AttrValue>,
 }
 
-/// `attr_value.proto`: only numbers, functions that an attribute names, and tensors that it has.
+/// `attr_value.proto`: only numbers, types, functions that an attribute names, and tensors that it
+/// has.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttrValue {
     #[prost(message, optional, tag = "1")]
     pub list: Option<ListValue>,
     #[prost(int64, tag = "3")]
     pub i: i64,
+    /// `DataType` of `types.proto`.
+    #[prost(int32, tag = "6")]
+    pub r#type: i32,
     #[prost(message, optional, tag = "8")]
     pub tensor: Option<TensorProto>,
     #[prost(message, optional, tag = "10")]
@@ -116,9 +120,11 @@ pub struct NameAttrList {
     pub name: String,
 }
 
-/// `tensor.proto`: the shape alone.
+/// `tensor.proto`: type and shape alone.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorProto {
+    #[prost(int32, tag = "1")]
+    pub dtype: i32,
     #[prost(message, optional, tag = "2")]
     pub tensor_shape: Option<TensorShapeProto>,
 }

@@ -1,6 +1,7 @@
 //! The backends `repeat` and `square` through the host: many responses to a request, after its
 //! execution and from a thread of the backend's own. The backend `forward`, whose models call
-//! others, without a server that could take the calls.
+//! others, without a server that could take the calls. The backend `overlap`, whose batches go on
+//! beyond their call.
 
 #[path = "sdk_backends/bench.rs"]
 mod bench;
@@ -226,4 +227,94 @@ fn a_call_that_cannot_be_sent_is_answered() {
     }
     drop(instance);
     bench.assert_nothing_held();
+}
+
+/// `more` is further configuration.
+fn overlap(more: &str) -> Bench {
+    let config = format!(
+        "max_batch_size: 4 input {{ name: 'INPUT0' data_type: TYPE_INT32 dims: 1 }} \
+         output {{ name: 'OUTPUT0' data_type: TYPE_INT32 dims: 1 }} {more}"
+    );
+    Bench::new("overlap", &config)
+}
+
+fn value(value: i32) -> Request {
+    vec![("INPUT0", vec![1, 1], vec![value])]
+}
+
+#[test]
+fn batches_go_on_beyond_their_call() {
+    let bench = overlap("");
+    let mut instance = bench.instance();
+    bench.execute(&mut *instance, &[value(10), value(11)]);
+    assert_eq!(bench.taken(), [""; 0], "the batch is kept");
+    assert_eq!(bench.version.live_count(), 2);
+    bench.execute(&mut *instance, &[value(20)]);
+    assert_eq!(
+        bench.wait(2),
+        ["0 OUTPUT0=10 final", "1 OUTPUT0=11 final"],
+        "while the second is kept"
+    );
+    assert_eq!(bench.taken(), [""; 0]);
+    drop(instance);
+    assert_eq!(bench.taken(), ["0 OUTPUT0=20 final"], "the end waited");
+    assert!(!bench.threads().contains(&std::thread::current().id()));
+    assert_eq!(bench.version.live_count(), 0);
+    let statistics = bench.version.model_statistics();
+    assert_eq!(
+        (statistics.inference_count, statistics.execution_count),
+        (3, 2)
+    );
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn batches_that_fail_beyond_their_call_fail_alone() {
+    let bench = overlap("");
+    let mut instance = bench.instance();
+    bench.execute(&mut *instance, &[value(10), value(1), value(11)]);
+    bench.execute(&mut *instance, &[value(12), value(2)]);
+    bench.execute(&mut *instance, &[value(13)]);
+    drop(instance);
+    let mut answers = bench.taken();
+    answers.sort();
+    assert_eq!(
+        answers,
+        [
+            "0 OUTPUT0=10 final",
+            "0 OUTPUT0=12 final",
+            "0 OUTPUT0=13 final",
+            "1 Internal: panic in the backend: as ordered, in a thread final",
+            "1 Invalid argument: as ordered final",
+            "2 Invalid argument: as ordered final",
+        ]
+    );
+    assert_eq!(bench.version.live_count(), 0);
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn batches_that_nobody_finishes_are_answered() {
+    for end in ["drop", "panic"] {
+        let bench = overlap(&format!(
+            "parameters {{ key: 'end' value {{ string_value: '{end}' }} }}"
+        ));
+        let mut instance = bench.instance();
+        bench.execute(&mut *instance, &[value(10), value(11)]);
+        assert_eq!(
+            bench.taken(),
+            [
+                "0 Internal: the backend gave no response final",
+                "1 Internal: the backend gave no response final"
+            ],
+            "{end}"
+        );
+        drop(instance);
+        assert_eq!(bench.version.live_count(), 0);
+        let statistics = bench.version.model_statistics();
+        assert_eq!(
+            (statistics.inference_count, statistics.execution_count),
+            (0, 0)
+        );
+    }
 }

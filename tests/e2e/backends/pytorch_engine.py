@@ -16,6 +16,7 @@ import server as servers
 # As scripts/runtimes/pytorch.sh pins it: answers are compared bit for bit.
 VERSION = "2.15.0"
 LIBRARY = "libtorch_cpu.so"
+FLOOR = servers.CACHE / "pytorch_oldest"
 ENVIRONMENT = servers.CACHE / "venv-pytorch"
 PROGRAM = pathlib.Path(__file__).with_name("pytorch_models.py")
 MODELS = servers.CACHE / "pytorch-models"
@@ -28,17 +29,7 @@ def library():
 needs_pytorch = unittest.skipIf(not os.path.exists(library()), "PyTorch is not there; scripts/fetch-runtime pytorch gets it")
 needs_shim = unittest.skipIf(not pathlib.Path(library()).with_name("libconch_torch.so").exists(),
                              "the shim for TorchScript is not there; scripts/build-torch-shim compiles it, with g++")
-
-
-def oldest():
-    """The folder of an installed torch 2.10, the version floor: the one that scripts/test-vllm installed, or a given one."""
-    given = os.environ.get("CONCH_TEST_PYTORCH_OLDEST")
-    found = [pathlib.Path(given)] if given else sorted((servers.CACHE / "vllm/venv").glob("lib/python3.*/site-packages/torch"))
-    if not found or not (found[0] / "version.py").exists():
-        raise unittest.SkipTest("torch 2.10 is not there; scripts/test-vllm installs it, or CONCH_TEST_PYTORCH_OLDEST names its folder")
-    if "'2.10." not in (found[0] / "version.py").read_text():
-        raise unittest.SkipTest(f"the torch in {found[0]} is not 2.10")
-    return found[0]
+needs_floor = unittest.skipIf(not (FLOOR / "libconch_torch.so").exists(), "PyTorch 2.10 is not there; scripts/fetch-runtime pytorch_oldest gets it")
 
 
 def run(*command):

@@ -22,6 +22,7 @@ LIBRARY = "libtensorflow_cc.so.2"
 ENVIRONMENT = servers.CACHE / "venv-tensorflow"
 BASIC_PITCH = servers.CACHE / "models/basic_pitch"
 PROGRAM = pathlib.Path(__file__).with_name("tensorflow_models.py")
+OPERATOR = pathlib.Path(__file__).with_name("tensorflow_operator.c")
 MODELS = servers.CACHE / "tensorflow-models"
 EXAMPLE = servers.ROOT / "docs/examples/tensorflow/make_repository.py"
 
@@ -85,6 +86,13 @@ def add(repository, name, config=None, source=None, files=None):
     """A model of the test repository, with the files of `source`, a model of `models`."""
     repository.model(name, config, files=files)
     shutil.copytree(models() / (source or name), repository.path / name / "1", dirs_exist_ok=True)
+
+
+def compile_operator(target):
+    """A library with the operator of tensorflow_operator.c. It names the library that it takes its functions from, which is open by then."""
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", str(target), str(OPERATOR),
+               f"-L{os.path.dirname(library())}", "-l:libtensorflow_framework.so.2"]
+    subprocess.run(command, check=True)
 
 
 def add_basic_pitch(repository, config=None, name="basic_pitch"):

@@ -490,7 +490,7 @@ class Told:
     """What a model in Python learns of its request; with sizes of the stubs' shared memory that are not the defaults."""
 
     FLAGS = ("--backend-config=python,shm-default-byte-size=4194304", "--backend-config=python,shm-growth-byte-size=2097152",
-             "--backend-config=python,stub-timeout-seconds=60", "--backend-config=python,shm-region-prefix-name=told_{}",
+             "--backend-config=python,stub-timeout-seconds=60", "--backend-config=python,shm-region-prefix-name={}",
              "--backend-config=python,thread-pool-size=3")
 
     @staticmethod
@@ -526,7 +526,7 @@ class Told:
 class ToldInConch(Told, PythonCase):
     models = staticmethod(Told.teller)
     prefix = f"told_{os.getpid()}c"
-    flags = (*PythonCase.flags, *(flag.format(f"{os.getpid()}c") for flag in Told.FLAGS))
+    flags = (*PythonCase.flags, *(flag.format(f"told_{os.getpid()}c") for flag in Told.FLAGS))
 
 
 @conch_only
@@ -543,7 +543,7 @@ class ToldInTriton(Told, unittest.TestCase):
         cls.repository = Repository()
         cls.addClassCleanup(cls.repository.close)
         cls.teller(cls.repository)
-        flags = [flag.format(f"{os.getpid()}t") for flag in cls.FLAGS]
+        flags = [flag.format(cls.prefix) for flag in cls.FLAGS]
         cls.server = servers.Server(cls.repository.path, *flags, kind="triton", backends=str(cls.triton_backends),
                                     environment=cls.environment)
         cls.addClassCleanup(cls.server.kill)

@@ -62,6 +62,8 @@ def infer(module, client, model, feeds, outputs=None, **more):
 
 
 class PytorchCase(ServerCase):
+    # How far floats may be from PyTorch's answers: not at all.
+    tolerance = 0
     flags = ("--model-control-mode=explicit", "--load-model=*")
     environment = {"CONCH_PYTORCH_LIBRARY": engine.library()}
 
@@ -91,7 +93,7 @@ class PytorchCase(ServerCase):
             list(pool.map(ask_all, range(clients)))
 
     def assert_equal(self, got, expected):
-        """Bit for bit."""
+        """Within the tolerance; without one bit for bit."""
         self.assertEqual(set(got), set(expected))
         for name, value in expected.items():
             mine = got[name]
@@ -99,7 +101,7 @@ class PytorchCase(ServerCase):
                 self.assertEqual([bytes(text) for text in mine.ravel()], [bytes(text) for text in value.ravel()], name)
             else:
                 self.assertEqual(mine.dtype, value.dtype, name)
-                numpy.testing.assert_array_equal(mine, value, err_msg=name)
+                numpy.testing.assert_allclose(mine, value, rtol=self.tolerance, atol=min(self.tolerance, NEAR), err_msg=name)
             self.assertEqual(mine.shape, value.shape, name)
 
     def assert_answers(self, model, source=None, outputs=None, reshape=False):
@@ -334,7 +336,7 @@ class AtOnce(PytorchCase):
                 if value.dtype.kind == "S":
                     self.assert_equal({name: got[name]}, {name: value})
                 else:
-                    numpy.testing.assert_allclose(got[name], value, rtol=NEAR, atol=NEAR)
+                    numpy.testing.assert_allclose(got[name], value, rtol=max(self.tolerance, NEAR), atol=NEAR)
 
         self.at_once(32, module, check, count)
 
@@ -569,42 +571,35 @@ class Example(PytorchCase):
                              {"SUM__0": [[5, 5, 5, 5]], "DIFFERENCE__1": [[-3, -1, 1, 3]]})
 
 
+class FloorCase(PytorchCase):
+    """The oldest version that is served: the same models, which the newest wrote. Versions differ in how they add up."""
+
+    environment = {"CONCH_PYTORCH_LIBRARY": str(engine.FLOOR / engine.LIBRARY)}
+    tolerance = 1e-4
+
+
 @needs_library("pytorch")
-class Floor(PytorchCase):
-    """The oldest version that is served, out of an installed torch: TorchScript that the newest wrote."""
+@engine.needs_floor
+class FloorScripts(FloorCase, Scripts):
+    pass
 
-    @classmethod
-    def setUpClass(cls):
-        torch = engine.oldest()
-        shim = subprocess.run([servers.ROOT / "scripts/build-torch-shim", torch], capture_output=True, text=True, check=False)
-        if shim.returncode:
-            raise unittest.SkipTest(f"scripts/build-torch-shim failed: {shim.stderr[-500:]}")
-        cls.environment = {"CONCH_PYTORCH_LIBRARY": str(torch / "lib/libtorch_cpu.so"), "CONCH_PYTORCH_SHIM": shim.stdout.strip()}
-        super().setUpClass()
 
-    @classmethod
-    def models(cls, repository):
-        engine.add(repository, "addsub", config(PAIR, TWO))
-        engine.add(repository, "dictionary", config("AB", TWO))
-        engine.add(repository, "words_batched", config((("INPUT__0", "STRING", (-1,)),), (("OUTPUT__0", "STRING", (-1,)),), batch=0))
-        engine.add(repository, "resnet18", config((("image", "FP32", (3, 224, 224)),), (("classes", "FP32", (1000,)),)))
-        engine.add(repository, "fails", config(PAIR[:1], TWO[:1], dims=(-1, -1)))
+@needs_library("pytorch")
+@engine.needs_floor
+class FloorCompiled(FloorCase, Compiled):
+    environment = {**FloorCase.environment, "CONCH_PYTORCH_SHIM": "/nowhere/libconch_torch.so"}
 
-    def test_answers(self):
-        for model in ("addsub", "dictionary", "words_batched", "fails"):
-            self.assert_answers(model)
-        for feeds, answers in engine.cases("resnet18"):
-            got = infer(grpcclient, self.grpc(), "resnet18", feeds)["classes"]
-            numpy.testing.assert_allclose(got, answers["classes"], rtol=1e-4, atol=NEAR)
-        self.assert_fails(self.http(), "fails", {"INPUT__0": -numpy.ones((1, 3, 3), numpy.float32)}, "no negative numbers")
 
-    @conch_only
-    def test_models_compiled_by_a_newer_one(self):
-        """Refused in words, or served well."""
-        engine.add(self.repository, "addsub_compiled", config(PAIR, TWO, head=COMPILED))
-        if self.load("addsub_compiled")[0] == 200:
-            self.assert_answers("addsub_compiled")
-        self.assertTrue(self.server.is_alive())
+@needs_library("pytorch")
+@engine.needs_floor
+class FloorAtOnce(FloorCase, AtOnce):
+    pass
+
+
+@needs_library("pytorch")
+@engine.needs_floor
+class FloorRefused(FloorCase, Refused):
+    pass
 
 
 if __name__ == "__main__":

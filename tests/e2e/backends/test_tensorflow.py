@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 import unittest
 
 import numpy
@@ -15,6 +16,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 import server as servers
 import tensorflow_engine as engine
+import tensorflow_faults
 from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
 from repository import Repository, tensors
 from server import StartFailed
@@ -25,6 +27,7 @@ SAVED = 'platform: "tensorflow_savedmodel"\nbackend: "tensorflow"\n'
 CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
 ADDSUB = tensors("input", [("INPUT0", "FP32", (16,)), ("INPUT1", "FP32", (16,))]) + tensors("output", [
     ("OUTPUT0", "FP32", (16,)), ("OUTPUT1", "FP32", (16,))])
+XY = tensors("input", [("X", "FP32", (4,))]) + tensors("output", [("Y", "FP32", (4,))])
 
 
 def parameters(**values):
@@ -203,6 +206,7 @@ class Many(TensorflowCase):
     @classmethod
     def models(cls, repository):
         engine.add(repository, "network")
+        engine.add(repository, "words")
         engine.add_basic_pitch(repository)
         engine.add(repository, "graph", GRAPH + "max_batch_size: 8\n" + ADDSUB + CPU + "dynamic_batching {}\n")
         engine.add(repository, "batched", SAVED + "max_batch_size: 64\n" + ADDSUB
@@ -222,7 +226,7 @@ class Many(TensorflowCase):
     def test_thirty_two_at_once(self):
         for module in (grpcclient, httpclient):
             for model, source, count in (("batched", "addsub", 640), ("network", "network", 320), ("graph", "graph", 640),
-                                         ("basic_pitch", "basic_pitch", 64)):
+                                         ("words", "words", 320), ("basic_pitch", "basic_pitch", 64)):
                 with self.subTest(model=model, client=module.__name__):
                     self.check_many(module, model, source, count)
         # Requests were executed together, each of them as if alone.
@@ -312,6 +316,42 @@ class Sessions(TensorflowCase):
                 got = infer(grpcclient, client, "sequence", {"X": x}, ["TOTAL"], sequence_id=sequence, sequence_start=step == 0,
                             sequence_end=step == 3)
                 numpy.testing.assert_array_equal(got["TOTAL"], total)
+
+
+@needs_library("tensorflow")
+@engine.needs_tensorflow
+class Operators(TensorflowCase):
+    """An operator of the user's own, from a library that configurations name."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.operators = pathlib.Path(folder.name) / "libhalve.so"
+        engine.compile_operator(cls.operators)
+        super().setUpClass()
+
+    def test_library(self):
+        halve = tensorflow_faults.node("Y", "ConchTestsHalve", ["X"])
+        graph = tensorflow_faults.graph(tensorflow_faults.placeholder(), halve)
+        graph_file = {"1/model.graphdef": graph}
+        saved_file = {"1/model.savedmodel/saved_model.pb": tensorflow_faults.saved(graph)}
+        named = 'model_operations {{ op_library_filename: [ "{}" ] }}\n'.format
+        self.repository.model("without", GRAPH + "max_batch_size: 8\n" + XY, files=graph_file)
+        self.assert_refused("without", "ConchTestsHalve")
+        self.repository.model("no_operators", SAVED + named("absent.so"), files=saved_file)
+        self.assert_refused("no_operators", "absent.so")
+        # Two models and one file: operators are the process's, and a second one of a name is in the first one's way.
+        self.repository.model("beside", SAVED + named("libhalve.so"), files=saved_file | {"libhalve.so": self.operators})
+        library = self.repository.path / "beside/libhalve.so"
+        self.repository.model("anywhere", GRAPH + "max_batch_size: 8\n" + XY + named(library), files=graph_file)
+        for name in ("beside", "anywhere"):
+            status, _, body = self.load(name)
+            self.assertEqual(status, 200, body)
+            for module, client in self.both():
+                with self.subTest(model=name, client=module.__name__):
+                    got = infer(module, client, name, {"X": numpy.array([[1, 2, 3, 4]], numpy.float32)})
+                    numpy.testing.assert_array_equal(got["Y"], [[0.5, 1, 1.5, 2]])
 
 
 @needs_library("tensorflow")
@@ -415,45 +455,71 @@ class Refused(TensorflowCase):
             with self.subTest(model=name):
                 self.assert_refused(name, "unable to find" if not IS_TRITON else "")
 
-    def test_malformed_files(self):
-        """Truncated, changed and swapped files: each is refused in words, and the server goes on."""
-        models = engine.models()
-        graph = (models / "graph/model.graphdef").read_bytes()
-        saved = (models / "addsub/model.savedmodel/saved_model.pb").read_bytes()
-        network = models / "network/model.savedmodel"
-        index = (network / "variables/variables.index").read_bytes()
-        data = (network / "variables/variables.data-00000-of-00001").read_bytes()
-        config = GRAPH + "max_batch_size: 8\n" + ADDSUB
-        for number, content in enumerate((
-                b"", b"\n", graph[:20], graph[:len(graph) // 2], graph[:-1], b"\xff" * 100, saved, b"{}", graph.replace(b"Sub", b"Sib"),
-                graph.replace(b"INPUT1", b"INPUT9", 1), graph + b"\x0a\x7f", graph.replace(b"T", b"U"))):
-            name = f"graph_{number}"
-            self.repository.model(name, config, files={"1/model.graphdef": content})
-            with self.subTest(model=name):
-                self.assert_refused(name, "")
-        for number, content in enumerate((b"", saved[:100], saved[:len(saved) // 2], b"\xff" * 1000, graph, saved.replace(b"AddV2", b"AddV9"),
-                                          saved.replace(b"serving_default_INPUT0", b"serving_default_INPUTX", 1))):
-            name = f"saved_{number}"
-            engine.add(self.repository, name, SAVED, source="addsub")
-            (self.repository.path / name / "1/model.savedmodel/saved_model.pb").write_bytes(content)
-            with self.subTest(model=name):
-                self.assert_refused(name, "")
-        for number, (file, content) in enumerate((
-                ("variables/variables.index", b""), ("variables/variables.index", index[:50]), ("variables/variables.index", b"\0" * len(index)),
-                ("variables/variables.data-00000-of-00001", data[:1000]), ("variables/variables.data-00000-of-00001", b""),
-                ("variables/variables.data-00000-of-00001", None), ("saved_model.pb", None))):
-            name = f"variables_{number}"
-            engine.add(self.repository, name, SAVED, source="network")
-            path = self.repository.path / name / "1/model.savedmodel" / file
+    def check_files(self, kind, count_min, files, place):
+        """Each of these files is refused in words, and the server goes on. `place` puts one where the model of that name has it."""
+        self.assertGreaterEqual(len(files), count_min)
+        for name, content in files.items():
+            model = f"{kind}_{name}"
+            place(model, content)
+            with self.subTest(model=model):
+                self.assert_refused(model, "")
+                self.assertTrue(self.server.is_alive())
+
+    def test_malformed_graph_definitions(self):
+        config = GRAPH + "max_batch_size: 8\n" + XY
+        self.check_files("graph", 40, tensorflow_faults.GRAPHS | {"a_saved_model": tensorflow_faults.SOUND_SAVED},
+                         lambda model, content: self.repository.model(model, config, files={"1/model.graphdef": content}))
+        self.repository.model("sound_graph", config, files={"1/model.graphdef": tensorflow_faults.SOUND})
+        self.assert_relu("sound_graph")
+
+    def test_malformed_saved_models(self):
+        def place(model, content):
+            self.repository.model(model, SAVED, files={"1/model.savedmodel/saved_model.pb": content})
+
+        self.check_files("saved", 40, tensorflow_faults.SAVED_MODELS, place)
+        place("sound_saved", tensorflow_faults.SOUND_SAVED)
+        self.assert_relu("sound_saved")
+
+    def test_malformed_variables(self):
+        folder = engine.models() / "network/model.savedmodel/variables"
+        index, data = ((folder / f"variables.{part}").read_bytes() for part in ("index", "data-00000-of-00001"))
+
+        def place(model, content):
+            file, content = content
+            engine.add(self.repository, model, SAVED, source="network")
+            path = self.repository.path / model / "1/model.savedmodel" / file
             path.unlink()
             if content is not None:
                 path.write_bytes(content)
+
+        self.check_files("variables", 20, tensorflow_faults.variables(index, data), place)
+
+    def test_files_that_fail_later(self):
+        """Models that say of themselves what is not so: refused when they are loaded, or when they run."""
+        x = numpy.ones((1, 4), numpy.float32)
+        for name, content in tensorflow_faults.FAILING.items():
+            self.repository.model(name, SAVED + "max_batch_size: 8\n" + XY, files={"1/model.savedmodel/saved_model.pb": content})
             with self.subTest(model=name):
-                self.assert_refused(name, "")
-        # A file where a folder should be, and the other way round.
-        self.repository.model("swapped", SAVED, files={"1/model.savedmodel": graph})
+                status, _, body = self.load(name)
+                if status == 200:
+                    for module, client in self.both():
+                        with self.assertRaises(Exception) as raised:
+                            infer(module, client, name, {"X": x})
+                        self.assertTrue(str(raised.exception))
+                else:
+                    self.assertTrue(json.loads(body)["error"])
+                self.assertTrue(self.server.is_alive())
+
+    def assert_relu(self, model):
+        self.assertEqual(self.load(model)[0], 200)
+        x = numpy.array([[-1, 0, 1, 2]], numpy.float32)
+        for module, client in self.both():
+            numpy.testing.assert_array_equal(infer(module, client, model, {"X": x})["Y"], x.clip(0))
+
+    def test_files_and_folders_swapped(self):
+        self.repository.model("swapped", SAVED, files={"1/model.savedmodel": tensorflow_faults.SOUND})
         self.assert_refused("swapped", "")
-        engine.add(self.repository, "turned", config, source="addsub")
+        engine.add(self.repository, "turned", GRAPH + "max_batch_size: 8\n" + ADDSUB, source="addsub")
         shutil.move(self.repository.path / "turned/1/model.savedmodel", self.repository.path / "turned/1/model.graphdef")
         self.assert_refused("turned", "")
 
@@ -554,4 +620,22 @@ class FloorAnswers(FloorCase, Answers):
 @needs_library("tensorflow")
 @engine.needs_floor
 class FloorMany(FloorCase, Many):
+    pass
+
+
+@needs_library("tensorflow")
+@engine.needs_floor
+class FloorSessions(FloorCase, Sessions):
+    pass
+
+
+@needs_library("tensorflow")
+@engine.needs_floor
+class FloorOperators(FloorCase, Operators):
+    pass
+
+
+@needs_library("tensorflow")
+@engine.needs_floor
+class FloorRefused(FloorCase, Refused):
     pass

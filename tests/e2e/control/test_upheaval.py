@@ -35,6 +35,8 @@ EXPLAINED = {
     "NOT_FOUND": (r"Request for unknown model: '\w+' (has no available versions|is not found)",),
     "UNAVAILABLE": (r"Request timeout expired", r"Exceeds maximum queue size", r"Server is stopping, scheduler for model has stopped accepting new.*",
                     r"Request for unknown model: '\w+' (has no available versions|is not found)", r"model '\w+' has been unloaded.*",
+                    # It was unloaded while the request was read.
+                    r"Request for unknown model: '\w+' version 1 is not at ready state",
                     r"there was no room for model '\w+' within \d+ s: the models that take it are in use",
                     # It is loaded on demand, while a model of its is unloaded on demand.
                     r"model '\w+' could not be loaded: load failed for model '\w+': ensemble \w+ contains models that are not available.*"),

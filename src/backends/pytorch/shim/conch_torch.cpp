@@ -4,6 +4,7 @@
 // Tensors cross as torch's own C handles (AtenTensorHandle), which the backend makes, reads and frees by torch's C interface.
 // Functions that can fail return NULL, or a text that conch_torch_free_text frees. No exception leaves this file.
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/csrc/jit/passes/tensorexpr_fuser.h>
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +43,22 @@ char* guarded(Work work) {
   } catch (...) {
     return text_of("an exception that is no std::exception");
   }
+}
+
+// Torch, the older ones more than the newer, believes a file the shapes of its weights, and would read beyond a weight's memory.
+void check_weights(const torch::jit::Module& module) {
+  c10::IValue::HashAliasedIValues seen;
+  c10::IValue(module._ivalue()).visit([&](const c10::IValue& value) {
+    if (value.isTensor()) {
+      const at::Tensor& weight = value.toTensor();
+      if (!weight.defined() || weight.layout() != at::kStrided || !weight.has_storage()) return true;
+      const size_t needed = at::detail::computeStorageNbytes(weight.sizes(), weight.strides(), weight.itemsize(), weight.storage_offset());
+      if (needed > weight.storage().nbytes()) throw std::runtime_error("a weight has another shape than its data: the file is damaged");
+      return true;
+    }
+    // Values may hold each other in circles.
+    return value.isPtrType() && !seen.insert(value).second;
+  });
 }
 
 }  // namespace
@@ -98,7 +116,9 @@ char* conch_torch_load(const char* path, int32_t inference_mode, int32_t map_to_
     c10::InferenceMode guard(inference_mode != 0);
     std::optional<c10::Device> device;
     if (map_to_cpu) device = c10::Device(c10::kCPU);
-    *loaded = new conch_torch_module{torch::jit::load(path, device)};
+    torch::jit::Module module = torch::jit::load(path, device);
+    check_weights(module);
+    *loaded = new conch_torch_module{std::move(module)};
   });
 }
 

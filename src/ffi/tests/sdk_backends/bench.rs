@@ -38,7 +38,7 @@ fn backends() -> &'static Path {
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", profile])
             .args(["-p", "conch-backend-repeat", "-p", "conch-backend-square"])
-            .args(["-p", "conch-testkit-forward"])
+            .args(["-p", "conch-testkit-forward", "-p", "conch-testkit-overlap"])
             .arg("--target-dir")
             .arg(profile_directory.parent().unwrap())
             .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -46,7 +46,7 @@ fn backends() -> &'static Path {
             .unwrap();
         assert!(built.success());
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sdk_backends");
-        for backend in ["repeat", "square", "forward"] {
+        for backend in ["repeat", "square", "forward", "overlap"] {
             let library = format!("libtriton_{backend}.so");
             let folder = directory.join(backend);
             std::fs::create_dir_all(&folder).unwrap();

@@ -1,0 +1,175 @@
+//! The opened library.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use conch_backend_sdk::{Code, Error};
+use libloading::Library;
+
+use super::table::{ERROR_OUT_OF_MEMORY, Status, Table};
+
+/// The library that holds the operators and needs the others, which lie beside it.
+const OPERATORS: &str = "libdali_operators.so";
+
+/// DALI, opened and initialised. It is never closed: its threads and memory pools live as long as
+/// the process.
+pub struct Runtime {
+    pub(super) table: Table,
+    path: PathBuf,
+    _library: ManuallyDrop<Library>,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "DALI ({})", self.path.display())
+    }
+}
+
+impl Runtime {
+    /// Opens the DALI whose `libdali.so` is at `path`.
+    ///
+    /// # Errors
+    /// `Unavailable` if it cannot be loaded or has no second version of the C API.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let unavailable =
+            |what: String| Error::unavailable(format!("DALI library '{}' {what}", path.display()));
+        // Operators register themselves when their library is opened; it brings the others along.
+        let operators = path.with_file_name(OPERATORS);
+        // SAFETY: the operator names this library to be run in the process; its initialisers are
+        // DALI's.
+        let library = unsafe { Library::new(&operators) }
+            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
+        // Not closed even if it is of no use: what its initialisers started stays.
+        let library = ManuallyDrop::new(library);
+        // SAFETY: the library is DALI's, and stays open.
+        let table = unsafe { Table::read(&library) }.map_err(|missing| {
+            unavailable(format!(
+                "lacks {missing}: this backend needs DALI {} or later",
+                crate::settings::OLDEST_DALI
+            ))
+        })?;
+        let runtime = Runtime {
+            table,
+            path: path.to_owned(),
+            _library: library,
+        };
+        // SAFETY: takes nothing.
+        runtime.check(unsafe { (runtime.table.init)() })?;
+        Ok(runtime)
+    }
+
+    /// Opens a plug-in: a library that adds operators.
+    ///
+    /// # Errors
+    /// `Unavailable` if it cannot be loaded.
+    pub fn load_plugin(&self, path: &Path) -> Result<(), Error> {
+        let unavailable =
+            |what: String| Error::unavailable(format!("DALI plug-in '{}' {what}", path.display()));
+        // DALI throws where a plug-in cannot be loaded, and an exception must not reach Rust. What
+        // loads here loads there.
+        // SAFETY: the operator names this library to be run in the process.
+        let library = unsafe { Library::new(path) }
+            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
+        let text = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| unavailable("has a NUL in its path".to_owned()))?;
+        // SAFETY: NUL-terminated, and only read.
+        unsafe { (self.table.load_plugin)(text.as_ptr()) };
+        // Its operators stay registered.
+        std::mem::forget(library);
+        Ok(())
+    }
+
+    /// Gives the memory of DALI's pools that nothing uses back to the system.
+    pub fn release_unused_memory(&self) {
+        // SAFETY: takes nothing; DALI's pools are shared by all threads.
+        unsafe { (self.table.release_unused_memory)() };
+    }
+
+    /// What a call returned, as a result.
+    ///
+    /// # Errors
+    /// DALI's message, `Unavailable` where memory was short and `Unknown` else, as upstream's.
+    pub(super) fn check(&self, status: Status) -> Result<(), Error> {
+        if status >= 0 {
+            return Ok(());
+        }
+        // SAFETY: the message of this thread's last call that failed: NUL-terminated, valid until
+        // the next call.
+        let message = unsafe {
+            let message = (self.table.last_error_message)();
+            if message.is_null() {
+                String::new()
+            } else {
+                CStr::from_ptr(message).to_string_lossy().into_owned()
+            }
+        };
+        conch_backend_sdk::verbose!("DALI failed: {message}");
+        let code = match status {
+            ERROR_OUT_OF_MEMORY => Code::Unavailable,
+            _ => Code::Unknown,
+        };
+        Err(Error::new(code, format!("DALI error: {}", brief(&message))))
+    }
+}
+
+/// DALI's message on one line: what went wrong in which operator, without the definition's
+/// traceback, whose paths are those of the machine where the pipeline was made, and without the
+/// places in DALI's sources.
+fn brief(message: &str) -> String {
+    let mut brief = String::new();
+    let mut is_traceback = false;
+    for line in message.lines().map(str::trim) {
+        if line.starts_with("which was used in the pipeline definition") {
+            is_traceback = true;
+        } else if line == "encountered:" {
+            is_traceback = false;
+        } else if !is_traceback && !is_filler(line) {
+            if !brief.is_empty() {
+                brief.push(' ');
+            }
+            brief.push_str(line);
+        }
+    }
+    brief
+}
+
+fn is_filler(line: &str) -> bool {
+    line.is_empty()
+        || line == "Critical error in pipeline:"
+        || line == "Current pipeline object is no longer valid."
+        || line.starts_with("C++ context:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_in_one_line() {
+        for (message, expected) in [
+            ("", ""),
+            (
+                "Assert on \"x\" failed: Error parsing serialized pipeline.",
+                "Assert on \"x\" failed: Error parsing serialized pipeline.",
+            ),
+            (
+                "Critical error in pipeline:\nCritical error in pipeline:\nError in CPU operator \
+                 `nvidia.dali.fn.decoders.image`,\nwhich was used in the pipeline definition with \
+                 the following traceback:\n\n  File \"/home/x/p.py\", line 12, in jpeg\n    y = \
+                 f(x)\n\nencountered:\n\nFailed to decode sample #1 : \nCurrent pipeline object is \
+                 no longer valid.\nCurrent pipeline object is no longer valid.",
+                "Error in CPU operator `nvidia.dali.fn.decoders.image`, Failed to decode sample #1 \
+                 :",
+            ),
+            (
+                "Can't broadcast shapes: \n2 (d=0)\n3 (d=0)\n\nC++ context: [/opt/a.cc:139] ",
+                "Can't broadcast shapes: 2 (d=0) 3 (d=0)",
+            ),
+        ] {
+            assert_eq!(brief(message), expected);
+        }
+    }
+}
