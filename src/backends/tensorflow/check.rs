@@ -19,8 +19,8 @@ const ELEMENTS_MAX: usize = 1 << 38;
 /// Inputs of an operation: TensorFlow makes room for as many as the file says.
 const INPUT_COUNT_MAX: i64 = 1 << 20;
 
-/// Above the numbers of all element types that constants besides those of `Const` are known to have.
-/// TensorFlow ends the process at others.
+/// Above the numbers of all element types that constants besides those of `Const` are known to
+/// have. TensorFlow ends the process at others.
 const ELEMENT_TYPES_END: i32 = 24;
 
 /// Checks constants and loops of a graph and of its functions, and how functions are put together;

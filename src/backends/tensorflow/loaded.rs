@@ -85,15 +85,11 @@ impl Source {
 
     fn session_options(&self, pools: Pools, devices: Devices, own_threads: usize) -> ConfigProto {
         let settings = &self.settings;
-        let are_chosen = settings.inter_op_threads == 0;
         let inter_op_threads = match settings.inter_op_threads {
             0 if settings.has_own_threads => i32::try_from(own_threads).unwrap_or(i32::MAX),
+            // The instance's thread does what a single one would do, and need not wake it.
+            0 if pools.inter_op_threads == 1 => -1,
             0 => pools.inter_op_threads,
-            count => count,
-        };
-        // A single thread would do what the instance's own can do without being woken.
-        let inter_op_threads = match inter_op_threads {
-            1 if are_chosen => -1,
             count => count,
         };
         ConfigProto {

@@ -135,8 +135,8 @@ pub fn walk<I: Index, const L: usize>(
     }
 }
 
-/// The leaves of one row in `T` trees, which are walked together as rows are. `starts` are where the
-/// trees begin among the nodes.
+/// The leaves of one row in `T` trees, which are walked together as rows are. `starts` are where
+/// the trees begin among the nodes.
 ///
 /// Indexes are those of all nodes, and checked: to keep where they begin for each of so many trees
 /// takes more registers than there are, and costs more than the checks.
