@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 
 
 def text_of(path):
@@ -74,3 +75,9 @@ def halves():
     """(CPUs of the server, CPUs of its clients): half each, or the same one where there is one."""
     own = cpus()
     return (own[:len(own) // 2], own[len(own) // 2:]) if len(own) > 1 else (own, own)
+
+
+def cpu_ns(pid):
+    """Nanoseconds of CPU that all threads of a process have taken, those that ended among them."""
+    # The kernel's number for the clock of another process: clock_getcpuclockid(3).
+    return time.clock_gettime_ns(~pid << 3 | 2)

@@ -8,7 +8,7 @@ use conch_backend_sdk as sdk;
 use sdk::Error;
 use sdk::engine::LibraryPlace;
 
-use crate::messages::ConfigProto;
+use crate::messages::{ConfigProto, ExperimentalConfig};
 use crate::settings::ModelSettings;
 use crate::tf::{Graph, Library};
 
@@ -70,6 +70,7 @@ impl Engine {
             device_count: [("GPU".to_owned(), 0)].into(),
             intra_op_parallelism_threads: made.intra_op_threads,
             inter_op_parallelism_threads: made.inter_op_threads,
+            experimental: Some(calm()),
             ..ConfigProto::default()
         };
         drop(Graph::import(&self.library, &[], &config)?);
@@ -136,6 +137,14 @@ impl OpenEngine {
                 Ok(engine)
             }
         }
+    }
+}
+
+/// Threads without work sleep: one that looks for it takes the CPU from the server, which has
+/// requests to receive meanwhile.
+pub fn calm() -> ExperimentalConfig {
+    ExperimentalConfig {
+        disable_thread_spinning: true,
     }
 }
 

@@ -11,7 +11,7 @@ use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
 use crate::element_type;
-use crate::engine::{Engine, Pools};
+use crate::engine::{Engine, Pools, calm};
 use crate::files::{GraphFile, read_saved_model};
 use crate::messages::{ConfigProto, GraphDef, GraphOptions, MetaGraphDef, OptimizerOptions};
 use crate::retention::may_keep_inputs;
@@ -87,6 +87,8 @@ impl Source {
         let settings = &self.settings;
         let inter_op_threads = match settings.inter_op_threads {
             0 if settings.has_own_threads => i32::try_from(own_threads).unwrap_or(i32::MAX),
+            // The instance's thread does what a single one would do, and need not wake it.
+            0 if pools.inter_op_threads == 1 => -1,
             0 => pools.inter_op_threads,
             count => count,
         };
@@ -104,6 +106,7 @@ impl Source {
                     global_jit_level: settings.jit_level,
                 }),
             }),
+            experimental: Some(calm()),
         }
     }
 

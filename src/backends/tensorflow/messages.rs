@@ -189,6 +189,16 @@ pub struct ConfigProto {
     pub use_per_session_threads: bool,
     #[prost(message, optional, tag = "10")]
     pub graph_options: Option<GraphOptions>,
+    #[prost(message, optional, tag = "16")]
+    pub experimental: Option<ExperimentalConfig>,
+}
+
+/// `ConfigProto.Experimental`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ExperimentalConfig {
+    /// Threads sleep when they have nothing to do, instead of looking for work for a while.
+    #[prost(bool, tag = "9")]
+    pub disable_thread_spinning: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -28,7 +28,14 @@ pub struct Compiled {
     pub(super) nodes: Nodes,
     /// What each node tests. Empty if no node has a set.
     pub(super) kinds: Vec<Kind>,
+    /// Those with sets are the last, and of the others the deepest.
     pub(super) trees: Vec<TreePlace>,
+    /// Trees without sets.
+    pub(super) plain_tree_count: usize,
+    /// Whether all leaves add to one sum.
+    pub(super) has_one_sum: bool,
+    /// A guess of the time that a row takes, in nanoseconds.
+    pub(super) row_cost_ns: u64,
     /// Values of leaves with one per class.
     pub(super) vectors: Vec<f32>,
     pub(super) sets: Sets,
@@ -115,6 +122,10 @@ impl Compiled {
             link: forest.link,
             nodes: builder.nodes(),
             kinds: builder.kinds(),
+            plain_tree_count: builder.trees.partition_point(|tree| !tree.has_sets),
+            has_one_sum: forest.class_count == 1
+                && builder.trees.iter().all(|tree| tree.class.is_some()),
+            row_cost_ns: row_cost_ns(&builder.trees, &builder.columns),
             columns: builder.columns,
             trees: builder.trees,
             vectors: builder.vectors,
@@ -145,12 +156,12 @@ impl Compiled {
             + size_of_val(&*self.trees)
             + size_of_val(&*self.vectors)
     }
+}
 
-    /// A guess of the time that a row takes, in nanoseconds.
-    pub fn row_cost_ns(&self) -> u64 {
-        let steps = |tree: &TreePlace| u64::from(tree.depth.min(24)) + 2;
-        self.trees.iter().map(steps).sum::<u64>() + self.columns.count() as u64
-    }
+/// A guess of the time that a row takes, in nanoseconds.
+fn row_cost_ns(trees: &[TreePlace], columns: &Columns) -> u64 {
+    let steps = |tree: &TreePlace| u64::from(tree.depth.min(24)) + 2;
+    trees.iter().map(steps).sum::<u64>() + columns.count() as u64
 }
 
 #[derive(Default)]

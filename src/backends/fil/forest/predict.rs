@@ -1,7 +1,7 @@
 //! Answers for the rows of a batch: blocks of rows go through one tree after the other.
 
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::{array, slice, thread};
 
 use super::compile::{Compiled, Nodes, TreePlace};
 use super::walk::{Index, Node, Table, walk, walk_row_sets, walk_sets, walk_trees};
@@ -9,11 +9,11 @@ use super::walk::{Index, Node, Table, walk, walk_row_sets, walk_sets, walk_trees
 /// Rows that step together.
 const LANES: usize = 16;
 /// Trees that one row walks together.
-const TREES: usize = 8;
+const TREES: usize = 10;
 /// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
 const BLOCK: usize = 64;
-/// Fewer rows than this go one by one.
-const TOGETHER_MIN: usize = 7;
+/// Fewer rows than this, at the end of a block, go one by one: lanes that are not used take time.
+const TOGETHER_MIN: usize = 12;
 /// Work that is worth a thread of its own, whose start takes some tens of microseconds.
 const THREAD_WORK_NS: u64 = 200_000;
 
@@ -95,7 +95,7 @@ impl Predictor {
     }
 
     fn thread_count(&self, forest: &Compiled, count: usize) -> usize {
-        let work = (count as u64).saturating_mul(forest.row_cost_ns());
+        let work = (count as u64).saturating_mul(forest.row_cost_ns);
         let worth = usize::try_from(work / THREAD_WORK_NS).unwrap_or(usize::MAX);
         worth
             .min(self.threads_max)
@@ -144,12 +144,18 @@ impl Scratch {
         rows: &[f32],
         count: usize,
     ) {
-        let class_count = forest.class_count;
-        if count >= TOGETHER_MIN {
-            return run(forest, nodes, rows, &mut self.together, &mut self.sums);
+        let (features, classes) = (forest.feature_count, forest.class_count);
+        let together = match count % LANES {
+            rest if rest < TOGETHER_MIN => count - rest,
+            _ => count,
+        };
+        let (rows, alone) = rows.split_at(together * features);
+        let lanes = together.next_multiple_of(LANES);
+        let (sums, sums_alone) = self.sums.split_at_mut(lanes * classes);
+        if together > 0 {
+            run(forest, nodes, rows, &mut self.together, sums);
         }
-        let sums = self.sums.chunks_mut(class_count);
-        for (row, sums) in rows.chunks(forest.feature_count).zip(sums) {
+        for (row, sums) in alone.chunks(features).zip(sums_alone.chunks_mut(classes)) {
             run_row(forest, nodes, row, &mut self.alone, sums);
         }
     }
@@ -206,33 +212,54 @@ fn run_row<I: Index>(
     }
     forest.columns.fill_row(row, columns);
     let columns = I::window(columns, 0);
-    let mut add_tree = |tree: &TreePlace, leaf: I| {
-        let value = value_of::<I>(I::window(nodes, tree.start), leaf);
-        add(forest, tree, &[value], sums);
-    };
-    let mut rest = &*forest.trees;
     // Trees with sets are the last.
-    while let Some((trees, others)) = rest.split_first_chunk::<TREES>()
-        && !trees.iter().any(|tree| tree.has_sets)
-    {
-        let depth = trees.iter().map(|tree| tree.depth).max().unwrap_or(0);
-        let windows = trees.each_ref().map(|tree| I::window(nodes, tree.start));
-        let leaves = walk_trees::<I, TREES>(windows, columns, depth);
-        for (tree, leaf) in trees.iter().zip(leaves) {
-            add_tree(tree, leaf);
-        }
-        rest = others;
+    let (together, with_sets) = forest.trees.split_at(forest.plain_tree_count);
+    for trees in together.chunks(TREES) {
+        let values = row_values::<I>(nodes, trees, columns);
+        add_to_row(forest, trees, &values, sums);
     }
-    for tree in rest {
+    for tree in with_sets {
         let window = I::window(nodes, tree.start);
-        let leaf = if tree.has_sets {
-            let kinds = forest.kinds.get(tree.start..).unwrap_or_default();
-            walk_row_sets::<I>(window, columns, tree.depth, kinds, &forest.sets)
-        } else {
-            let [leaf] = walk_trees::<I, 1>([window], columns, tree.depth);
-            leaf
-        };
-        add_tree(tree, leaf);
+        let kinds = forest.kinds.get(tree.start..).unwrap_or_default();
+        let leaf = walk_row_sets::<I>(window, columns, tree.depth, kinds, &forest.sets);
+        add_to_row(
+            forest,
+            slice::from_ref(tree),
+            &[value_of::<I>(window, leaf)],
+            sums,
+        );
+    }
+}
+
+/// What one row finds in up to [`TREES`] trees. Where there are fewer, the last is walked in place
+/// of those that are missing: they step at once, so that this costs less than fewer would one by
+/// one.
+#[inline(always)]
+fn row_values<I: Index>(
+    nodes: &[Node<I>],
+    trees: &[TreePlace],
+    columns: &I::Window<f32>,
+) -> [f32; TREES] {
+    let Some(last) = trees.last() else {
+        return [0.0; TREES];
+    };
+    let starts = array::from_fn(|index| trees.get(index).unwrap_or(last).start);
+    // The last is the deepest.
+    let leaves = walk_trees::<I, TREES>(nodes, starts, columns, last.depth);
+    leaves.map(|leaf| nodes[leaf].threshold)
+}
+
+/// Adds what one row found in some trees, in their order: a sum does not depend on how many rows
+/// come with the row.
+#[inline(always)]
+fn add_to_row(forest: &Compiled, trees: &[TreePlace], values: &[f32], sums: &mut [f64]) {
+    if let (true, [sum]) = (forest.has_one_sum, &mut *sums) {
+        let values = values.iter().take(trees.len());
+        *sum = values.fold(*sum, |sum, &value| sum + f64::from(value));
+        return;
+    }
+    for (tree, &value) in trees.iter().zip(values) {
+        add(forest, tree, &[value], sums);
     }
 }
 

@@ -252,8 +252,10 @@ fn compiled_forests_answer_as_they_are_described() {
         for (row_count, threads) in [
             (1, 1),
             (6, 1),
-            (7, 1),
+            (11, 1),
+            (12, 1),
             (17, 1),
+            (28, 1),
             (64, 2),
             (150, 1),
             (1000, 4),

@@ -135,26 +135,33 @@ pub fn walk<I: Index, const L: usize>(
     }
 }
 
-/// The leaves of one row in `T` trees, which are walked together as rows are.
+/// The leaves of one row in `T` trees, which are walked together as rows are. `starts` are where
+/// the trees begin among the nodes.
+///
+/// Indexes are those of all nodes, and checked: to keep where they begin for each of so many trees
+/// takes more registers than there are, and costs more than the checks.
 #[inline(always)]
 pub fn walk_trees<I: Index, const T: usize>(
-    trees: [&I::Window<Node<I>>; T],
+    nodes: &[Node<I>],
+    starts: [usize; T],
     columns: &I::Window<f32>,
     depth: u32,
-) -> [I; T] {
-    let mut cursors = [I::default(); T];
+) -> [usize; T] {
+    let mut cursors = starts;
     let mut left = depth;
     loop {
         for _ in 0..left.min(STRIDE) {
-            for (cursor, nodes) in cursors.iter_mut().zip(trees) {
-                let node = nodes.at(cursor.to_usize());
+            for (cursor, start) in cursors.iter_mut().zip(starts) {
+                let node = &nodes[*cursor];
                 let value = *columns.at(node.column.to_usize());
-                *cursor = node.first.plus(value >= node.threshold);
+                *cursor = start + node.first.to_usize() + usize::from(value >= node.threshold);
             }
         }
         left -= left.min(STRIDE);
-        let mut pairs = cursors.iter().zip(trees);
-        if left == 0 || pairs.all(|(&cursor, nodes)| nodes.at(cursor.to_usize()).first == cursor) {
+        let mut pairs = cursors.iter().zip(starts);
+        if left == 0
+            || pairs.all(|(&cursor, start)| start + nodes[cursor].first.to_usize() == cursor)
+        {
             return cursors;
         }
     }

@@ -57,12 +57,11 @@ impl InferRequest {
             };
             self.runtime.check(status, "setting tensor data")?;
         }
+        // On this thread: started otherwise, a run is handed to a thread of OpenVINO's, and its end
+        // to another one.
         // SAFETY: the request is live and does not run.
-        let status = unsafe { (functions.infer_request_start_async)(self.raw.as_ptr()) };
-        self.runtime.check(status, "running async inference")?;
-        // SAFETY: the request is live.
-        let status = unsafe { (functions.infer_request_wait)(self.raw.as_ptr()) };
-        self.runtime.check(status, "running inference - wait")
+        let status = unsafe { (functions.infer_request_infer)(self.raw.as_ptr()) };
+        self.runtime.check(status, "running inference")
     }
 
     /// The tensor that the last run made.

@@ -150,8 +150,7 @@ functions! {
     infer_request_get_output_tensor_by_index(
         *const OvInferRequest, usize, *mut *mut OvTensor
     ) -> Status;
-    infer_request_start_async(*mut OvInferRequest) -> Status;
-    infer_request_wait(*mut OvInferRequest) -> Status;
+    infer_request_infer(*mut OvInferRequest) -> Status;
     infer_request_cancel(*mut OvInferRequest) -> Status;
     infer_request_free(*mut OvInferRequest);
     tensor_create(c_int, Shape, *mut *mut OvTensor) -> Status;
