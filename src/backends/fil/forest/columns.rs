@@ -1,4 +1,4 @@
-//! The columns that a forest reads: features as its nodes compare them.
+//! The columns that a forest reads: keys of features as its nodes compare them.
 //!
 //! What a node needs beyond a comparison is done once per row here instead of once per visit: zeros
 //! that count as missing become NaN, NaN that counts as zero becomes zero, and nodes whose missing
@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use super::key::{self, key_of};
 use super::model::Missing;
 
 /// A feature as nodes read it.
@@ -38,7 +39,7 @@ impl Columns {
     }
 
     /// Fills the columns of up to `L` rows, each of `feature_count` features.
-    pub fn fill<const L: usize>(&self, rows: &[f32], feature_count: usize, group: &mut [[f32; L]]) {
+    pub fn fill<const L: usize>(&self, rows: &[f32], feature_count: usize, group: &mut [[u32; L]]) {
         for (column, values) in self.columns.iter().zip(group.iter_mut()) {
             let features = rows
                 .iter()
@@ -49,25 +50,25 @@ impl Columns {
             }
         }
         if let Some(values) = group.get_mut(self.columns.len()) {
-            *values = [f32::NAN; L];
+            *values = [key::NAN; L];
         }
     }
 
     /// Fills the columns of one row.
-    pub fn fill_row(&self, row: &[f32], values: &mut [f32]) {
+    pub fn fill_row(&self, row: &[f32], values: &mut [u32]) {
         for (column, value) in self.columns.iter().zip(values.iter_mut()) {
             *value = column.convert(row.get(column.feature).copied().unwrap_or(f32::NAN));
         }
         if let Some(value) = values.get_mut(self.columns.len()) {
-            *value = f32::NAN;
+            *value = key::NAN;
         }
     }
 }
 
 impl Column {
-    fn convert(self, value: f32) -> f32 {
+    fn convert(self, value: f32) -> u32 {
         let value = clean(self.missing, value);
-        if self.is_negated { -value } else { value }
+        key_of(if self.is_negated { -value } else { value })
     }
 }
 
@@ -103,15 +104,15 @@ mod tests {
         assert_eq!(columns.index_of(column(0, Missing::Never, true)), 3);
         assert_eq!(columns.index_of(column(1, Missing::Nan, false)), 0);
         assert_eq!(columns.count(), 5);
-        let mut group = [[7.0; 4]; 5];
+        let mut group = [[key_of(7.0); 4]; 5];
         columns.fill(&[0.0, 1.0, f32::NAN, 2.0, -5.0, f32::NAN], 2, &mut group);
         let expected = [
             [1.0, 2.0, f32::NAN, 7.0],
             [-1.0, -2.0, f32::NAN, 7.0],
             [f32::NAN, f32::NAN, -5.0, 7.0],
-            [-0.0, -0.0, 5.0, 7.0],
+            [0.0, 0.0, 5.0, 7.0],
             [f32::NAN; 4],
         ];
-        assert_eq!(format!("{group:?}"), format!("{expected:?}"));
+        assert_eq!(group, expected.map(|values| values.map(key_of)));
     }
 }

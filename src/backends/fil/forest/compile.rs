@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use super::Link;
 use super::columns::{Column, Columns};
+use super::key::{key_of, key_of_leaf, key_of_vector};
 use super::model::{Forest, Node as Described, NodeKind, Split, Test, Tree};
 use super::set::{Set, Sets};
 use super::walk::{Index, Kind, Node};
@@ -26,6 +27,9 @@ pub struct Compiled {
     pub link: Link,
     pub(super) columns: Columns,
     pub(super) nodes: Nodes,
+    /// The same for single rows, with indexes from the forest's first node. None if there are more
+    /// nodes than 16 bits count.
+    pub(super) row_nodes: Option<Vec<Node<u16>>>,
     /// What each node tests. Empty if no node has a set.
     pub(super) kinds: Vec<Kind>,
     /// Those with sets are the last, and of the others the deepest.
@@ -67,7 +71,7 @@ pub struct TreePlace {
 /// A node before its width is known.
 #[derive(Clone, Copy)]
 struct Wide {
-    threshold: f32,
+    key: u32,
     column: usize,
     first: usize,
     kind: Kind,
@@ -121,6 +125,7 @@ impl Compiled {
             class_count: forest.class_count,
             link: forest.link,
             nodes: builder.nodes(),
+            row_nodes: builder.row_nodes(),
             kinds: builder.kinds(),
             plain_tree_count: builder.trees.partition_point(|tree| !tree.has_sets),
             has_one_sum: forest.class_count == 1
@@ -151,6 +156,7 @@ impl Compiled {
             Nodes::Large(nodes) => size_of_val(&**nodes),
         };
         nodes
+            + self.row_nodes.as_deref().map_or(0, size_of_val)
             + self.sets.byte_count()
             + size_of_val(&*self.kinds)
             + size_of_val(&*self.trees)
@@ -196,9 +202,9 @@ impl Builder {
             let (node, route) = resolve(tree, index)?;
             let Some(route) = route else {
                 let own = self.nodes.len() - start;
-                let value = self.leaf(node, tree, class_count)?;
+                let key = self.leaf(node, tree, class_count)?;
                 self.nodes.push(Wide {
-                    threshold: value,
+                    key,
                     // The column of leaves has no number before all others have.
                     column: usize::MAX,
                     first: own,
@@ -256,7 +262,7 @@ impl Builder {
             is_negated,
         });
         let wide = Wide {
-            threshold,
+            key: key_of(threshold),
             column,
             first: first_number,
             kind,
@@ -264,20 +270,21 @@ impl Builder {
         Ok((wide, first, second))
     }
 
-    /// What the threshold of a leaf holds: its value, or the bits of the number of its vector.
-    fn leaf(&mut self, node: &Described, tree: &Tree, class_count: usize) -> Result<f32, String> {
+    /// The key of a leaf: of its value, or of the bits that are the number of its vector.
+    fn leaf(&mut self, node: &Described, tree: &Tree, class_count: usize) -> Result<u32, String> {
         match node.kind {
-            NodeKind::Leaf(value) => Ok(value as f32),
+            NodeKind::Leaf(value) => Ok(key_of_leaf(value as f32)),
             NodeKind::Vector(start) => {
-                let number = u32::try_from(self.vectors.len() / class_count)
-                    .map_err(|_| "too many leaves".to_owned())?;
+                let number = u32::try_from(self.vectors.len() / class_count).ok();
+                let key = number.and_then(key_of_vector);
+                let key = key.ok_or_else(|| "too many leaves".to_owned())?;
                 let values = tree
                     .vectors
                     .get(start..start + class_count)
                     .unwrap_or_default();
                 self.vectors
                     .extend(values.iter().map(|&value| value as f32));
-                Ok(f32::from_bits(number))
+                Ok(key)
             }
             NodeKind::Split(_) => Err("a split among the leaves".to_owned()),
         }
@@ -300,12 +307,27 @@ impl Builder {
         }
     }
 
+    fn row_nodes(&self) -> Option<Vec<Node<u16>>> {
+        let needed = self.nodes.len().max(self.columns.count());
+        if needed > u16::WINDOW {
+            return None;
+        }
+        let mut nodes = self.narrow::<u16>();
+        for tree in &self.trees {
+            let end = tree.start + tree.node_count;
+            for node in nodes.get_mut(tree.start..end).unwrap_or_default() {
+                node.first = u16::from_usize(tree.start + node.first.to_usize());
+            }
+        }
+        Some(nodes)
+    }
+
     /// The nodes with narrow indexes, and as many more behind as a window over the last tree needs.
     fn narrow<I: Index>(&self) -> Vec<Node<I>> {
         let leaf_column = self.columns.count() - 1;
         let mut nodes: Vec<Node<I>> = Vec::with_capacity(self.nodes.len() + I::WINDOW);
         nodes.extend(self.nodes.iter().map(|wide| Node {
-            threshold: wide.threshold,
+            key: wide.key,
             column: I::from_usize(wide.column.min(leaf_column)),
             first: I::from_usize(wide.first),
         }));

@@ -2,6 +2,7 @@
 
 mod columns;
 mod compile;
+mod key;
 mod link;
 pub mod model;
 mod predict;

@@ -4,12 +4,15 @@ use std::sync::{Mutex, PoisonError};
 use std::{array, slice, thread};
 
 use super::compile::{Compiled, Nodes, TreePlace};
-use super::walk::{Index, Node, Table, walk, walk_row_sets, walk_sets, walk_trees};
+use super::key::{value_of_leaf, vector_of};
+use super::walk::{Index, Node, Table, walk, walk_forest, walk_row_sets, walk_sets, walk_trees};
 
 /// Rows that step together.
 const LANES: usize = 16;
 /// Trees that one row walks together.
 const TREES: usize = 10;
+/// The same where one window holds the forest: less is kept per tree.
+const FOREST_TREES: usize = 12;
 /// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
 const BLOCK: usize = 64;
 /// Fewer rows than this, at the end of a block, go one by one: lanes that are not used take time.
@@ -33,8 +36,8 @@ pub struct Predictor {
 /// What one thread needs.
 #[derive(Default)]
 struct Scratch {
-    together: Vec<[f32; LANES]>,
-    alone: Vec<f32>,
+    together: Vec<[u32; LANES]>,
+    alone: Vec<u32>,
     sums: Vec<f64>,
 }
 
@@ -166,7 +169,7 @@ fn run<I: Index, const L: usize>(
     forest: &Compiled,
     nodes: &[Node<I>],
     rows: &[f32],
-    columns: &mut Vec<[f32; L]>,
+    columns: &mut Vec<[u32; L]>,
     sums: &mut [f64],
 ) {
     let column_count = forest.columns.count();
@@ -175,7 +178,7 @@ fn run<I: Index, const L: usize>(
     let needed = group_count * column_count + I::WINDOW;
     if columns.len() < needed {
         // Fresh zeros: what no window reaches is never touched.
-        *columns = vec![[0.0; L]; needed];
+        *columns = vec![[0; L]; needed];
     }
     let groups = columns.chunks_mut(column_count);
     for (rows, group) in rows.chunks(group_rows).zip(groups) {
@@ -192,8 +195,8 @@ fn run<I: Index, const L: usize>(
             } else {
                 walk::<I, L>(window, columns, tree.depth)
             };
-            let values = leaves.map(|leaf| value_of::<I>(window, leaf));
-            add(forest, tree, &values, sums);
+            let keys = leaves.map(|leaf| key_at::<I>(window, leaf));
+            add(forest, tree, &keys, sums);
         }
     }
 }
@@ -203,21 +206,37 @@ fn run_row<I: Index>(
     forest: &Compiled,
     nodes: &[Node<I>],
     row: &[f32],
-    columns: &mut Vec<f32>,
+    columns: &mut Vec<u32>,
     sums: &mut [f64],
 ) {
-    let needed = forest.columns.count() + I::WINDOW;
+    let window = match forest.row_nodes {
+        Some(_) => I::WINDOW.max(u16::WINDOW),
+        None => I::WINDOW,
+    };
+    let needed = forest.columns.count() + window;
     if columns.len() < needed {
-        *columns = vec![0.0; needed];
+        *columns = vec![0; needed];
     }
     forest.columns.fill_row(row, columns);
-    let columns = I::window(columns, 0);
     // Trees with sets are the last.
     let (together, with_sets) = forest.trees.split_at(forest.plain_tree_count);
-    for trees in together.chunks(TREES) {
-        let values = row_values::<I>(nodes, trees, columns);
-        add_to_row(forest, trees, &values, sums);
+    match &forest.row_nodes {
+        Some(row_nodes) => {
+            let (row_nodes, columns) = (u16::window(row_nodes, 0), u16::window(columns, 0));
+            for trees in together.chunks(FOREST_TREES) {
+                let keys = forest_keys(row_nodes, trees, columns);
+                add_to_row(forest, trees, &keys, sums);
+            }
+        }
+        None => {
+            let columns = I::window(columns, 0);
+            for trees in together.chunks(TREES) {
+                let keys = row_keys::<I>(nodes, trees, columns);
+                add_to_row(forest, trees, &keys, sums);
+            }
+        }
     }
+    let columns = I::window(columns, 0);
     for tree in with_sets {
         let window = I::window(nodes, tree.start);
         let kinds = forest.kinds.get(tree.start..).unwrap_or_default();
@@ -225,68 +244,90 @@ fn run_row<I: Index>(
         add_to_row(
             forest,
             slice::from_ref(tree),
-            &[value_of::<I>(window, leaf)],
+            &[key_at::<I>(window, leaf)],
             sums,
         );
     }
+}
+
+/// What one row finds in up to [`FOREST_TREES`] trees of a forest that one window holds. The last
+/// tree is walked in place of missing ones, as in [`row_keys`].
+#[inline(always)]
+fn forest_keys(
+    nodes: &<u16 as Index>::Window<Node<u16>>,
+    trees: &[TreePlace],
+    columns: &<u16 as Index>::Window<u32>,
+) -> [u32; FOREST_TREES] {
+    let Some(last) = trees.last() else {
+        return [0; FOREST_TREES];
+    };
+    let root = |index| u16::from_usize(trees.get(index).unwrap_or(last).start);
+    let leaves = walk_forest::<u16, FOREST_TREES>(nodes, array::from_fn(root), columns, last.depth);
+    leaves.map(|leaf| key_at::<u16>(nodes, leaf))
 }
 
 /// What one row finds in up to [`TREES`] trees. Where there are fewer, the last is walked in place
 /// of those that are missing: they step at once, so that this costs less than fewer would one by
 /// one.
 #[inline(always)]
-fn row_values<I: Index>(
+fn row_keys<I: Index>(
     nodes: &[Node<I>],
     trees: &[TreePlace],
-    columns: &I::Window<f32>,
-) -> [f32; TREES] {
+    columns: &I::Window<u32>,
+) -> [u32; TREES] {
     let Some(last) = trees.last() else {
-        return [0.0; TREES];
+        return [0; TREES];
     };
     let starts = array::from_fn(|index| trees.get(index).unwrap_or(last).start);
     // The last is the deepest.
     let leaves = walk_trees::<I, TREES>(nodes, starts, columns, last.depth);
-    leaves.map(|leaf| nodes[leaf].threshold)
+    leaves.map(|leaf| nodes[leaf].key)
 }
 
 /// Adds what one row found in some trees, in their order: a sum does not depend on how many rows
 /// come with the row.
 #[inline(always)]
-fn add_to_row(forest: &Compiled, trees: &[TreePlace], values: &[f32], sums: &mut [f64]) {
+fn add_to_row(forest: &Compiled, trees: &[TreePlace], keys: &[u32], sums: &mut [f64]) {
     if let (true, [sum]) = (forest.has_one_sum, &mut *sums) {
-        let values = values.iter().take(trees.len());
-        *sum = values.fold(*sum, |sum, &value| sum + f64::from(value));
+        let keys = keys.iter().take(trees.len());
+        *sum = keys.fold(*sum, |sum, &key| sum + leaf_value(key));
         return;
     }
-    for (tree, &value) in trees.iter().zip(values) {
-        add(forest, tree, &[value], sums);
+    for (tree, &key) in trees.iter().zip(keys) {
+        add(forest, tree, &[key], sums);
     }
 }
 
 #[inline(always)]
-fn value_of<I: Index>(nodes: &I::Window<Node<I>>, leaf: I) -> f32 {
-    nodes.at(leaf.to_usize()).threshold
+fn key_at<I: Index>(nodes: &I::Window<Node<I>>, leaf: I) -> u32 {
+    nodes.at(leaf.to_usize()).key
+}
+
+/// The value of a leaf with one.
+#[inline(always)]
+fn leaf_value(key: u32) -> f64 {
+    f64::from(value_of_leaf(key))
 }
 
 /// Adds what the rows of a group found in a tree.
 #[inline(always)]
-fn add(forest: &Compiled, tree: &TreePlace, values: &[f32], sums: &mut [f64]) {
+fn add(forest: &Compiled, tree: &TreePlace, keys: &[u32], sums: &mut [f64]) {
     match tree.class {
         Some(_) if forest.class_count == 1 => {
-            for (sum, &value) in sums.iter_mut().zip(values) {
-                *sum += f64::from(value);
+            for (sum, &key) in sums.iter_mut().zip(keys) {
+                *sum += leaf_value(key);
             }
         }
         Some(class) => {
-            for (sums, &value) in sums.chunks_mut(forest.class_count).zip(values) {
+            for (sums, &key) in sums.chunks_mut(forest.class_count).zip(keys) {
                 if let Some(sum) = sums.get_mut(class) {
-                    *sum += f64::from(value);
+                    *sum += leaf_value(key);
                 }
             }
         }
         None => {
-            for (sums, value) in sums.chunks_mut(forest.class_count).zip(values) {
-                let start = value.to_bits() as usize * forest.class_count;
+            for (sums, &key) in sums.chunks_mut(forest.class_count).zip(keys) {
+                let start = vector_of(key).saturating_mul(forest.class_count);
                 let vector = forest.vectors.get(start..).unwrap_or_default();
                 for (sum, &value) in sums.iter_mut().zip(vector) {
                     *sum += f64::from(value);

@@ -4,12 +4,14 @@
 //! a window over the nodes of its tree, or the columns of its rows, has entries: no index can leave
 //! its window, and none is checked.
 
+use super::key::value_of;
 use super::set::{Set, Sets};
 
-/// A node: a comparison, or a leaf with its value in place of the threshold.
+/// A node: a comparison of keys, or a leaf.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Node<I> {
-    pub threshold: f32,
+    /// That of the threshold; of a leaf, that of its value, or of the bits that are the number of its vector.
+    pub key: u32,
     pub column: I,
     /// The first child, counted from the root; the second follows it.
     pub first: I,
@@ -111,7 +113,7 @@ const STRIDE: u32 = 8;
 #[inline(always)]
 pub fn walk<I: Index, const L: usize>(
     nodes: &I::Window<Node<I>>,
-    columns: &I::Window<[f32; L]>,
+    columns: &I::Window<[u32; L]>,
     depth: u32,
 ) -> [I; L] {
     let mut cursors = [I::default(); L];
@@ -121,7 +123,7 @@ pub fn walk<I: Index, const L: usize>(
             for (lane, cursor) in cursors.iter_mut().enumerate() {
                 let node = nodes.at(cursor.to_usize());
                 let value = columns.at(node.column.to_usize())[lane];
-                *cursor = node.first.plus(value >= node.threshold);
+                *cursor = node.first.plus(value >= node.key);
             }
         }
         left -= left.min(STRIDE);
@@ -144,7 +146,7 @@ pub fn walk<I: Index, const L: usize>(
 pub fn walk_trees<I: Index, const T: usize>(
     nodes: &[Node<I>],
     starts: [usize; T],
-    columns: &I::Window<f32>,
+    columns: &I::Window<u32>,
     depth: u32,
 ) -> [usize; T] {
     let mut cursors = starts;
@@ -154,13 +156,43 @@ pub fn walk_trees<I: Index, const T: usize>(
             for (cursor, start) in cursors.iter_mut().zip(starts) {
                 let node = &nodes[*cursor];
                 let value = *columns.at(node.column.to_usize());
-                *cursor = start + node.first.to_usize() + usize::from(value >= node.threshold);
+                *cursor = start + node.first.to_usize() + usize::from(value >= node.key);
             }
         }
         left -= left.min(STRIDE);
         let mut pairs = cursors.iter().zip(starts);
         if left == 0
             || pairs.all(|(&cursor, start)| start + nodes[cursor].first.to_usize() == cursor)
+        {
+            return cursors;
+        }
+    }
+}
+
+/// The same where one window holds all nodes of the forest, whose indexes are counted from its first
+/// node: nothing is checked, and nothing is kept of where a tree begins.
+#[inline(always)]
+pub fn walk_forest<I: Index, const T: usize>(
+    nodes: &I::Window<Node<I>>,
+    roots: [I; T],
+    columns: &I::Window<u32>,
+    depth: u32,
+) -> [I; T] {
+    let mut cursors = roots;
+    let mut left = depth;
+    loop {
+        for _ in 0..left.min(STRIDE) {
+            for cursor in &mut cursors {
+                let node = nodes.at(cursor.to_usize());
+                let value = *columns.at(node.column.to_usize());
+                *cursor = node.first.plus(value >= node.key);
+            }
+        }
+        left -= left.min(STRIDE);
+        if left == 0
+            || cursors
+                .iter()
+                .all(|&cursor| nodes.at(cursor.to_usize()).first == cursor)
         {
             return cursors;
         }
@@ -182,7 +214,7 @@ pub struct Kind {
 #[inline(always)]
 pub fn walk_sets<I: Index, const L: usize>(
     nodes: &I::Window<Node<I>>,
-    columns: &I::Window<[f32; L]>,
+    columns: &I::Window<[u32; L]>,
     depth: u32,
     kinds: &[Kind],
     sets: &Sets,
@@ -196,8 +228,8 @@ pub fn walk_sets<I: Index, const L: usize>(
                 let node = nodes.at(index);
                 let value = columns.at(node.column.to_usize())[lane];
                 let kind = kinds.get(index).copied().unwrap_or_default();
-                let is_chosen = kind.sends_to_second(sets, value);
-                let is_above = value >= node.threshold;
+                let is_chosen = kind.sends_to_second(sets, value_of(value));
+                let is_above = value >= node.key;
                 let is_second = (kind.has_set & is_chosen) | (!kind.has_set & is_above);
                 *cursor = node.first.plus(is_second);
             }
@@ -216,7 +248,7 @@ pub fn walk_sets<I: Index, const L: usize>(
 /// The leaf of one row in a tree with categorical splits.
 pub fn walk_row_sets<I: Index>(
     nodes: &I::Window<Node<I>>,
-    columns: &I::Window<f32>,
+    columns: &I::Window<u32>,
     depth: u32,
     kinds: &[Kind],
     sets: &Sets,
@@ -228,8 +260,8 @@ pub fn walk_row_sets<I: Index>(
         let value = *columns.at(node.column.to_usize());
         let kind = kinds.get(index).copied().unwrap_or_default();
         cursor = node.first.plus(match kind.has_set {
-            true => kind.sends_to_second(sets, value),
-            false => value >= node.threshold,
+            true => kind.sends_to_second(sets, value_of(value)),
+            false => value >= node.key,
         });
     }
     cursor
