@@ -270,7 +270,7 @@ impl Builder {
         Ok((wide, first, second))
     }
 
-    /// The key of a leaf: of its value, or of the bits that are the number of its vector.
+    /// The key of a leaf: of its value, or of the number of its vector.
     fn leaf(&mut self, node: &Described, tree: &Tree, class_count: usize) -> Result<u32, String> {
         match node.kind {
             NodeKind::Leaf(value) => Ok(key_of_leaf(value as f32)),

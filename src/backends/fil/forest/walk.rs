@@ -10,7 +10,7 @@ use super::set::{Set, Sets};
 /// A node: a comparison of keys, or a leaf.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Node<I> {
-    /// That of the threshold; of a leaf, that of its value, or of the bits that are the number of its vector.
+    /// That of the threshold; of a leaf, that of its value, or of the number of its vector.
     pub key: u32,
     pub column: I,
     /// The first child, counted from the root; the second follows it.
@@ -169,8 +169,8 @@ pub fn walk_trees<I: Index, const T: usize>(
     }
 }
 
-/// The same where one window holds all nodes of the forest, whose indexes are counted from its first
-/// node: nothing is checked, and nothing is kept of where a tree begins.
+/// The same where one window holds all nodes of the forest, with indexes that are counted from the
+/// first of them: nothing is checked, and nothing is kept of where a tree begins.
 #[inline(always)]
 pub fn walk_forest<I: Index, const T: usize>(
     nodes: &I::Window<Node<I>>,
