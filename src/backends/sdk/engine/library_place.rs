@@ -1,6 +1,7 @@
 //! Where an engine's library is.
 
 use std::env;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use crate::{BackendContext, Error, ModelConfig};
@@ -66,6 +67,12 @@ impl LibraryPlace {
             .map(|path| self.in_folder(PathBuf::from(path)))
     }
 
+    /// Why the library at `path` is of no use.
+    pub fn unusable(&self, path: &Path, why: impl Display) -> Error {
+        let (product, path) = (self.product, path.display());
+        Error::unavailable(format!("{product} library {path}: {why}"))
+    }
+
     /// That there is no library, and what to do about it.
     pub fn missing(&self) -> Error {
         let LibraryPlace {
@@ -121,13 +128,6 @@ impl LibraryPlace {
     }
 }
 
-/// Why a library could not be opened, in one line: the error at the bottom, which is the loader's
-/// own and names the file that is missing.
-pub fn loading_failure(error: &dyn std::error::Error) -> String {
-    let deepest = std::iter::successors(Some(error), |error| error.source()).last();
-    deepest.unwrap_or(error).to_string().replace('\n', " ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,14 +139,6 @@ mod tests {
         settings: &["onnxruntime-library", "library"],
         stem: "libonnxruntime.so",
     };
-
-    #[test]
-    fn the_deepest_error_tells_why() {
-        let inner = std::io::Error::other("libtbb.so.12: cannot open\nshared object file");
-        let outer = std::io::Error::other(inner);
-        let expected = "libtbb.so.12: cannot open shared object file";
-        assert_eq!(loading_failure(&outer), expected);
-    }
 
     #[test]
     fn knows_library_names() {

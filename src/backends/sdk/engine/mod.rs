@@ -1,8 +1,9 @@
 //! What backends share that run models with somebody else's engine, a library opened at run time.
 //!
 //! Such a backend implements [`Session`] (and [`Output`]) for what its engine makes of a model
-//! file, and the rest is here: finding the library ([`LibraryPlace`], [`Engines`]) and the model's
-//! file ([`model_file`]), completing ([`complete`]) and checking ([`validate`]) a configuration
+//! file, and the rest is here: finding the library ([`LibraryPlace`]), opening it ([`Library`],
+//! [`Engines`], [`OnlyEngine`]) and its functions ([`functions!`](crate::functions),
+//! [`opaque_types!`](crate::opaque_types)), the model's file ([`model_file`]), completing ([`complete`]) and checking ([`validate`]) a configuration
 //! against the model's [`Signature`], the threads of an instance ([`threads`]), and executing a
 //! batch as one run ([`Runner`]): inputs joined, the session run, outputs cut apart into responses
 //! and implicit states, with inputs and outputs that describe the batch, and ragged ones.
@@ -11,12 +12,17 @@
 
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)] // Texts at C pointers.
+mod bindings;
 pub mod complete;
 mod delivery;
 mod engines;
 mod inputs;
+#[allow(unsafe_code)] // The one door to the loader.
+mod library;
 mod library_place;
 pub mod model_file;
+mod only_engine;
 mod plan;
 mod runner;
 mod session;
@@ -27,9 +33,12 @@ mod tensor;
 pub mod threads;
 pub mod validate;
 
+pub use bindings::text_at;
 pub use engines::Engines;
-pub use library_place::{LibraryPlace, loading_failure};
+pub use library::{Binding, Library};
+pub use library_place::LibraryPlace;
+pub use only_engine::OnlyEngine;
 pub use runner::Runner;
 pub use session::{Output, Session};
-pub use settings::{DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, refuse_gpu};
+pub use settings::{DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, prefer_cpus, refuse_gpu};
 pub use tensor::{Contents, Feed, Memory, Signature, Target, TensorInfo};

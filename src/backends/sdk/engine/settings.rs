@@ -1,6 +1,6 @@
 //! Settings and refusals that all engines' backends have.
 
-use crate::{BackendConfig, Error, InstanceContext, Kind};
+use crate::{Attributes, BackendConfig, Error, InstanceContext, Kind};
 
 /// Rows that a model which batches gets if neither its configuration nor the command line says
 /// otherwise.
@@ -13,6 +13,15 @@ pub const DEFAULT_MAX_BATCH_SIZE: i64 = 4;
 pub fn default_max_batch_size(config: &BackendConfig) -> Result<i64, Error> {
     let size = config.integer("default-max-batch-size")?;
     Ok(size.unwrap_or(DEFAULT_MAX_BATCH_SIZE))
+}
+
+/// For backends that drive CPUs only: a model without an instance group must not land on a GPU. How
+/// many instances it gets is the server's choice.
+///
+/// # Errors
+/// What the server says.
+pub fn prefer_cpus(attributes: &mut Attributes<'_>) -> Result<(), Error> {
+    attributes.prefer(Kind::Cpu, 0, &[])
 }
 
 /// For backends that drive CPUs only: refuses an instance of `KIND_GPU`.
