@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::threads;
+use sdk::engine::{OnlyEngine, threads};
 use sdk::serde_json::Value;
 use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
 
 use crate::capi::{Device, Options};
 use crate::deliver::OutputPlan;
-use crate::engine::{Engine, OpenEngine};
+use crate::engine::Engine;
 use crate::instance::{Instance, Plan};
 use crate::pipeline_file::PipelineFile;
 use crate::signature::Signature;
@@ -26,7 +26,8 @@ pub struct Backend {
     plugins: Vec<PathBuf>,
     is_releasing: bool,
     python: PathBuf,
-    engine: OpenEngine,
+    /// The loader takes two versions of DALI for one, as their parts have the same names.
+    engine: OnlyEngine<Engine>,
 }
 
 impl sdk::Backend for Backend {
@@ -46,7 +47,7 @@ impl sdk::Backend for Backend {
                 .collect(),
             is_releasing: config.boolean(settings::RELEASE)?.unwrap_or(false),
             python: PathBuf::from(python.unwrap_or_else(|| "python3".to_owned())),
-            engine: OpenEngine::default(),
+            engine: OnlyEngine::new(settings::LIBRARY),
         })
     }
 }
@@ -71,9 +72,9 @@ impl sdk::Model for Model {
             )
         };
         let library = settings::LIBRARY.for_model(context.config(), backend.library.as_deref())?;
-        let engine = backend
-            .engine
-            .get(&library, &backend.plugins, backend.is_releasing)?;
+        let engine = backend.engine.get(&library, |library| {
+            Engine::open(library, &backend.plugins, backend.is_releasing)
+        })?;
         let file = find(backend, context).map_err(named)?;
         let file = Arc::new(file);
         let signature = probe(&engine, &file, context).map_err(named)?;

@@ -30,8 +30,7 @@ impl sdk::Backend for Backend {
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        // Without an instance group, or with KIND_AUTO, a model must not land on a GPU.
-        attributes.prefer(sdk::Kind::Cpu, 0, &[])
+        engine::prefer_cpus(attributes)
     }
 }
 

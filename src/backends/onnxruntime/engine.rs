@@ -5,22 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{Contents, Feed, LibraryPlace, Signature, Target};
+use sdk::engine::{Contents, Feed, Signature, Target};
 use sdk::{DataType, Error, Interrupt, engine};
 
 use crate::ort::{self, Runtime, SessionOptions};
 
 #[cfg(feature = "embedded")]
 use crate::embedded;
-
-/// Where ONNX Runtime's library is.
-pub const PLACE: LibraryPlace = LibraryPlace {
-    backend: "onnxruntime",
-    product: "ONNX Runtime",
-    variable: "CONCH_ONNXRUNTIME_LIBRARY",
-    settings: &["onnxruntime-library", "library"],
-    stem: "libonnxruntime.so",
-};
 
 /// Value of a library setting that asks for the embedded engine.
 pub const EMBEDDED: &str = "embedded";

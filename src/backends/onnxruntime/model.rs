@@ -9,8 +9,8 @@ use sdk::engine::validate::validate;
 use sdk::engine::{self, Engines, Runner, Session as _, threads};
 use sdk::{BackendContext, Batch, Error, InstanceContext, ModelConfig, ModelContext};
 
-use crate::engine::{Choice, Engine, PLACE, Session};
-use crate::ort::{GlobalThreads, SessionOptions};
+use crate::engine::{Choice, Engine, Session};
+use crate::ort::{GlobalThreads, PLACE, SessionOptions};
 use crate::settings;
 
 /// What all models of the backend share: the engines, each opened when the first model wants it.
@@ -53,9 +53,7 @@ impl sdk::Backend for Backend {
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        // Only CPUs are driven, so a model without an instance group must not land on a GPU. The
-        // count is the server's choice.
-        attributes.prefer(sdk::Kind::Cpu, 0, &[])
+        engine::prefer_cpus(attributes)
     }
 }
 

@@ -7,7 +7,7 @@ use conch_backend_sdk as sdk;
 use sdk::engine::complete::autofill;
 use sdk::engine::model_file::model_folder;
 use sdk::engine::validate::validate;
-use sdk::engine::{self, Engines, LibraryPlace, Runner, Session as _, Signature, threads};
+use sdk::engine::{self, Engines, Runner, Session as _, Signature, threads};
 use sdk::{
     BackendContext, Batch, DetachedBatch, Error, InstanceContext, ModelConfig, ModelContext,
 };
@@ -16,19 +16,10 @@ use crate::batching::{self, Batching, Prepared};
 use crate::checked;
 use crate::compiled::CompiledModels;
 use crate::layout;
-use crate::ov::{Core, Runtime};
+use crate::ov::{Core, PLACE, Runtime};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::workers::Workers;
-
-/// Where OpenVINO's library is.
-const PLACE: LibraryPlace = LibraryPlace {
-    backend: "openvino",
-    product: "OpenVINO",
-    variable: "CONCH_OPENVINO_LIBRARY",
-    settings: &["library"],
-    stem: "libopenvino_c.so",
-};
 
 /// What a model's file or folder is called where the configuration does not say: the first of these
 /// that is there. Triton's backend looks for the first alone.
@@ -60,8 +51,7 @@ impl sdk::Backend for Backend {
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        // A model without an instance group must not land on a GPU, which OpenVINO cannot drive.
-        attributes.prefer(sdk::Kind::Cpu, 0, &[])
+        engine::prefer_cpus(attributes)
     }
 }
 

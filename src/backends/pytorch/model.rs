@@ -6,26 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
 use sdk::engine::model_file::model_file;
-use sdk::engine::{LibraryPlace, Runner, refuse_gpu, threads};
+use sdk::engine::{Runner, prefer_cpus, refuse_gpu, threads};
 use sdk::serde_json::Value;
 use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
 
 use crate::compiled::Compiled;
 use crate::failure::failed_to_load;
-use crate::libtorch::{Container, Module, Torch, check_inputs_of_compiled_models};
+use crate::libtorch::{Container, Module, PLACE, Torch, check_inputs_of_compiled_models};
 use crate::session::{Program, Session};
 use crate::settings::{Settings, ineffective_parameters};
 use crate::wiring::Wiring;
 use crate::{naming, nesting};
-
-/// Where libtorch is.
-const PLACE: LibraryPlace = LibraryPlace {
-    backend: "pytorch",
-    product: "PyTorch",
-    variable: "CONCH_PYTORCH_LIBRARY",
-    settings: &["library"],
-    stem: "libtorch_cpu.so",
-};
 
 /// Backend setting and environment variable that name the shim for TorchScript.
 const SHIM_SETTING: &str = "shim";
@@ -55,9 +46,7 @@ impl sdk::Backend for Backend {
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        // Only CPUs are driven, so a model without an instance group must not land on a GPU. The
-        // count is the server's choice.
-        attributes.prefer(Kind::Cpu, 0, &[])
+        prefer_cpus(attributes)
     }
 }
 

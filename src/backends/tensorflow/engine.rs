@@ -1,25 +1,15 @@
 //! TensorFlow and its threads, of which a process has one each.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
-use sdk::engine::LibraryPlace;
 
 use crate::messages::{ConfigProto, ExperimentalConfig};
 use crate::settings::ModelSettings;
 use crate::tf::{Graph, Library};
-
-/// How the library is found.
-pub const PLACE: LibraryPlace = LibraryPlace {
-    backend: "tensorflow",
-    product: "TensorFlow",
-    variable: "CONCH_TENSORFLOW_LIBRARY",
-    settings: &["library", "tensorflow-library"],
-    stem: "libtensorflow_cc.so",
-};
 
 /// The opened library, and its threads.
 ///
@@ -40,7 +30,9 @@ pub struct Pools {
 }
 
 impl Engine {
-    fn open(path: &Path) -> Result<Self, Error> {
+    /// # Errors
+    /// As [`Library::open`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
         let library = Arc::new(Library::open(path)?);
         sdk::info!("tensorflow backend runs models with {library:?}");
         Ok(Engine {
@@ -104,38 +96,6 @@ impl Pools {
                 settings.inter_op_threads,
                 self.inter_op_threads,
             );
-        }
-    }
-}
-
-/// The engine of all models, opened by the first of them.
-#[derive(Default)]
-pub struct OpenEngine {
-    opened: Mutex<Option<(PathBuf, Arc<Engine>)>>,
-}
-
-impl OpenEngine {
-    /// Models that load meanwhile wait for it. One that cannot be opened is tried again for the
-    /// next model.
-    ///
-    /// # Errors
-    /// `Unavailable` if it cannot be opened, or another library is open: two versions of TensorFlow
-    /// in one process take each other's parts.
-    pub fn get(&self, path: &Path) -> Result<Arc<Engine>, Error> {
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*opened {
-            Some((open, engine)) if *open == path => Ok(Arc::clone(engine)),
-            Some((open, _)) => Err(Error::unavailable(format!(
-                "TensorFlow library {}: a process can have one, and this one has {}",
-                path.display(),
-                open.display()
-            ))),
-            None => {
-                let engine = Arc::new(Engine::open(&path)?);
-                *opened = Some((path, Arc::clone(&engine)));
-                Ok(engine)
-            }
         }
     }
 }

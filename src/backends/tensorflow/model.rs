@@ -6,23 +6,25 @@ use std::sync::Once;
 use conch_backend_sdk as sdk;
 use sdk::engine::complete::warn_of_batching;
 use sdk::engine::model_file::{model_file, model_folder};
-use sdk::engine::{self, Runner, threads};
+use sdk::engine::{self, OnlyEngine, Runner, threads};
 use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
 
 use crate::complete::complete;
-use crate::engine::{OpenEngine, PLACE};
+use crate::engine::Engine;
 use crate::loaded::{Devices, Loaded, Session, Source, init_ops};
 use crate::settings::{
     BackendSettings, Format, ModelSettings, has_gpu_accelerators, has_host_policies,
     ineffective_settings,
 };
 use crate::shared::SharedSessions;
+use crate::tf::PLACE;
 
 /// What all models of the backend share.
 pub struct Backend {
     settings: BackendSettings,
     library: Option<PathBuf>,
-    engine: OpenEngine,
+    /// Two versions of TensorFlow in one process take each other's parts.
+    engine: OnlyEngine<Engine>,
 }
 
 impl sdk::Backend for Backend {
@@ -35,15 +37,13 @@ impl sdk::Backend for Backend {
         Ok(Backend {
             settings: BackendSettings::read(context.config())?,
             library: PLACE.for_backend(context),
-            engine: OpenEngine::default(),
+            engine: OnlyEngine::new(PLACE),
         })
     }
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        // Only CPUs are driven, so a model without an instance group must not land on a GPU. The
-        // count is the server's choice.
-        attributes.prefer(Kind::Cpu, 0, &[])
+        engine::prefer_cpus(attributes)
     }
 }
 
@@ -96,7 +96,7 @@ fn source(backend: &Backend, context: &ModelContext) -> Result<Source, Error> {
         None => Vec::new(),
     };
     let library = PLACE.for_model(config, backend.library.as_deref())?;
-    let engine = backend.engine.get(&library)?;
+    let engine = backend.engine.get(&library, Engine::open)?;
     for library in &settings.op_libraries {
         engine.library.add_operators(library)?;
     }

@@ -1,15 +1,16 @@
 //! The opened library.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use conch_backend_sdk::{Code, Error};
-use libloading::Library;
+use conch_backend_sdk as sdk;
+use sdk::engine::{Binding, Library, text_at};
+use sdk::{Code, Error};
 
 use super::table::{ERROR_OUT_OF_MEMORY, Status, Table};
+use crate::settings::{LIBRARY, OLDEST_DALI};
 
 /// The library that holds the operators and needs the others, which lie beside it.
 const OPERATORS: &str = "libdali_operators.so";
@@ -19,7 +20,6 @@ const OPERATORS: &str = "libdali_operators.so";
 pub struct Runtime {
     pub(super) table: Table,
     path: PathBuf,
-    _library: ManuallyDrop<Library>,
 }
 
 impl fmt::Debug for Runtime {
@@ -34,27 +34,20 @@ impl Runtime {
     /// # Errors
     /// `Unavailable` if it cannot be loaded or has no second version of the C API.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let unavailable =
-            |what: String| Error::unavailable(format!("DALI library '{}' {what}", path.display()));
         // Operators register themselves when their library is opened; it brings the others along.
         let operators = path.with_file_name(OPERATORS);
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // DALI's.
-        let library = unsafe { Library::new(&operators) }
-            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
-        // Not closed even if it is of no use: what its initialisers started stays.
-        let library = ManuallyDrop::new(library);
+        let library = unsafe { Library::open_engine(&LIBRARY, &operators) }?;
         // SAFETY: the library is DALI's, and stays open.
-        let table = unsafe { Table::read(&library) }.map_err(|missing| {
-            unavailable(format!(
-                "lacks {missing}: this backend needs DALI {} or later",
-                crate::settings::OLDEST_DALI
-            ))
+        let table = unsafe { Table::read(library) }.map_err(|symbol| {
+            let why =
+                format_args!("lacks {symbol}: this backend needs DALI {OLDEST_DALI} or later");
+            LIBRARY.unusable(path, why)
         })?;
         let runtime = Runtime {
             table,
             path: path.to_owned(),
-            _library: library,
         };
         // SAFETY: takes nothing.
         runtime.check(unsafe { (runtime.table.init)() })?;
@@ -71,14 +64,14 @@ impl Runtime {
         // DALI throws where a plug-in cannot be loaded, and an exception must not reach Rust. What
         // loads here loads there.
         // SAFETY: the operator names this library to be run in the process.
-        let library = unsafe { Library::new(path) }
-            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
+        let library = unsafe { Library::open(path, Binding::Lazy) }
+            .map_err(|why| unavailable(format!("cannot be loaded: {why}")))?;
         let text = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| unavailable("has a NUL in its path".to_owned()))?;
         // SAFETY: NUL-terminated, and only read.
         unsafe { (self.table.load_plugin)(text.as_ptr()) };
         // Its operators stay registered.
-        std::mem::forget(library);
+        library.keep_open();
         Ok(())
     }
 
@@ -98,15 +91,8 @@ impl Runtime {
         }
         // SAFETY: the message of this thread's last call that failed: NUL-terminated, valid until
         // the next call.
-        let message = unsafe {
-            let message = (self.table.last_error_message)();
-            if message.is_null() {
-                String::new()
-            } else {
-                CStr::from_ptr(message).to_string_lossy().into_owned()
-            }
-        };
-        conch_backend_sdk::verbose!("DALI failed: {message}");
+        let message = unsafe { text_at((self.table.last_error_message)()) };
+        sdk::verbose!("DALI failed: {message}");
         let code = match status {
             ERROR_OUT_OF_MEMORY => Code::Unavailable,
             _ => Code::Unknown,

@@ -3,18 +3,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libloading::Library;
+use conch_backend_sdk as sdk;
 
-macro_rules! opaque {
-    ($($name:ident)*) => { $(
-        #[repr(C)]
-        pub struct $name {
-            opaque: [u8; 0],
-        }
-    )* };
-}
-
-opaque! { RawPipeline RawOutputs RawTensorList }
+sdk::opaque_types! { RawPipeline RawOutputs RawTensorList }
 
 /// `daliPipelineParams_t`: what replaces the parameters of a serialised pipeline.
 #[repr(C)]
@@ -90,78 +81,59 @@ pub const ERROR_OUT_OF_MEMORY: c_int = c_int::MIN + 0x100;
 /// `daliResult_t`: negative for an error.
 pub type Status = c_int;
 
-macro_rules! table {
-    ($($symbol:ident $name:ident ($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions in use. Contracts are those of the C headers.
-        pub struct Table {
-            $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
+sdk::functions! {
+    /// The functions in use. Contracts are those of the C headers.
+    pub struct Table;
 
-        impl Table {
-            /// # Errors
-            /// The name of a function that the library lacks.
-            ///
-            /// # Safety
-            /// `library` is DALI and stays open as long as the table is used.
-            pub unsafe fn read(library: &Library) -> Result<Self, &'static str> {
-                Ok(Table {
-                    $(
-                        // SAFETY: the header gives the function of this name exactly this type.
-                        $name: *unsafe {
-                            library.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(
-                                concat!(stringify!($symbol), "\0").as_bytes(),
-                            )
-                        }
-                        .map_err(|_| stringify!($symbol))?,
-                    )*
-                })
-            }
-        }
-    };
-}
-
-table! {
-    daliInit init() -> Status;
-    daliGetLastErrorMessage last_error_message() -> *const c_char;
-    // Of the first version, which throws; it takes what is known to load.
-    daliLoadLibrary load_plugin(*const c_char);
-    // Of the first version too; it cannot fail.
-    daliReleaseUnusedMemory release_unused_memory();
-    daliPipelineDeserialize deserialize(
-        *mut *mut RawPipeline, *const c_void, usize, *const Params
-    ) -> Status;
-    daliPipelineBuild build(*mut RawPipeline) -> Status;
-    daliPipelineDestroy destroy(*mut RawPipeline) -> Status;
-    daliPipelineGetInputCount input_count(*mut RawPipeline, *mut c_int) -> Status;
-    daliPipelineGetInputDescByIdx input(*mut RawPipeline, *mut PortDescription, c_int) -> Status;
-    daliPipelineGetOutputCount output_count(*mut RawPipeline, *mut c_int) -> Status;
-    daliPipelineGetOutputDesc output(*mut RawPipeline, *mut PortDescription, c_int) -> Status;
-    daliPipelineFeedInput feed(
-        *mut RawPipeline, *const c_char, *mut RawTensorList, *const c_char, c_int, *const c_void
-    ) -> Status;
-    daliPipelineRun run(*mut RawPipeline) -> Status;
-    daliPipelinePopOutputs pop_outputs(*mut RawPipeline, *mut *mut RawOutputs) -> Status;
-    daliPipelineOutputsDestroy destroy_outputs(*mut RawOutputs) -> Status;
-    daliPipelineOutputsGet output_list(
-        *mut RawOutputs, *mut *mut RawTensorList, c_int
-    ) -> Status;
-    daliPipelineOutputsGetTrace output_trace(
-        *mut RawOutputs, *mut *const c_char, *const c_char, *const c_char
-    ) -> Status;
-    daliTensorListCreate create_list(*mut *mut RawTensorList, Placement) -> Status;
-    daliTensorListResize resize_list(
-        *mut RawTensorList, c_int, c_int, *const i64, c_int, *const c_char
-    ) -> Status;
-    daliTensorListDecRef release_list(*mut RawTensorList, *mut c_int) -> Status;
-    daliTensorListGetShape list_shape(
-        *mut RawTensorList, *mut c_int, *mut c_int, *mut *const i64
-    ) -> Status;
-    daliTensorListGetDType list_type(*mut RawTensorList, *mut c_int) -> Status;
-    daliTensorListGetBufferPlacement list_placement(*mut RawTensorList, *mut Placement) -> Status;
-    daliTensorListGetTensorDesc list_sample(
-        *mut RawTensorList, *mut TensorDescription, c_int
-    ) -> Status;
-    daliTensorListCopyOut copy_list(
-        *mut RawTensorList, *mut c_void, Placement, *const c_void, c_int
-    ) -> Status;
+    unsafe extern "C" {
+        daliInit as init() -> Status;
+        daliGetLastErrorMessage as last_error_message() -> *const c_char;
+        // Of the first version, which throws; it takes what is known to load.
+        daliLoadLibrary as load_plugin(*const c_char);
+        // Of the first version too; it cannot fail.
+        daliReleaseUnusedMemory as release_unused_memory();
+        daliPipelineDeserialize as deserialize(
+            *mut *mut RawPipeline, *const c_void, usize, *const Params
+        ) -> Status;
+        daliPipelineBuild as build(*mut RawPipeline) -> Status;
+        daliPipelineDestroy as destroy(*mut RawPipeline) -> Status;
+        daliPipelineGetInputCount as input_count(*mut RawPipeline, *mut c_int) -> Status;
+        daliPipelineGetInputDescByIdx as input(
+            *mut RawPipeline, *mut PortDescription, c_int
+        ) -> Status;
+        daliPipelineGetOutputCount as output_count(*mut RawPipeline, *mut c_int) -> Status;
+        daliPipelineGetOutputDesc as output(
+            *mut RawPipeline, *mut PortDescription, c_int
+        ) -> Status;
+        daliPipelineFeedInput as feed(
+            *mut RawPipeline, *const c_char, *mut RawTensorList, *const c_char, c_int, *const c_void
+        ) -> Status;
+        daliPipelineRun as run(*mut RawPipeline) -> Status;
+        daliPipelinePopOutputs as pop_outputs(*mut RawPipeline, *mut *mut RawOutputs) -> Status;
+        daliPipelineOutputsDestroy as destroy_outputs(*mut RawOutputs) -> Status;
+        daliPipelineOutputsGet as output_list(
+            *mut RawOutputs, *mut *mut RawTensorList, c_int
+        ) -> Status;
+        daliPipelineOutputsGetTrace as output_trace(
+            *mut RawOutputs, *mut *const c_char, *const c_char, *const c_char
+        ) -> Status;
+        daliTensorListCreate as create_list(*mut *mut RawTensorList, Placement) -> Status;
+        daliTensorListResize as resize_list(
+            *mut RawTensorList, c_int, c_int, *const i64, c_int, *const c_char
+        ) -> Status;
+        daliTensorListDecRef as release_list(*mut RawTensorList, *mut c_int) -> Status;
+        daliTensorListGetShape as list_shape(
+            *mut RawTensorList, *mut c_int, *mut c_int, *mut *const i64
+        ) -> Status;
+        daliTensorListGetDType as list_type(*mut RawTensorList, *mut c_int) -> Status;
+        daliTensorListGetBufferPlacement as list_placement(
+            *mut RawTensorList, *mut Placement
+        ) -> Status;
+        daliTensorListGetTensorDesc as list_sample(
+            *mut RawTensorList, *mut TensorDescription, c_int
+        ) -> Status;
+        daliTensorListCopyOut as copy_list(
+            *mut RawTensorList, *mut c_void, Placement, *const c_void, c_int
+        ) -> Status;
+    }
 }

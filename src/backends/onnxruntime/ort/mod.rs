@@ -13,7 +13,7 @@ mod table;
 mod value;
 
 pub use options::{GraphOptimization, Provider, SessionOptions};
-pub use runtime::{GlobalThreads, Runtime};
+pub use runtime::{GlobalThreads, PLACE, Runtime};
 pub use session::Session;
 pub use value::Value;
 #[cfg(feature = "embedded")]

@@ -1,18 +1,26 @@
 //! An opened ONNX Runtime library with its environment.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
-use sdk::engine::loading_failure;
+use sdk::engine::{Library, LibraryPlace, text_at};
 use sdk::log::Level;
 
 use super::API_VERSION;
-use super::table::{GetApiBase, OrtAllocator, OrtEnv, OrtMemoryInfo, OrtThreadingOptions, Table};
+use super::table::{EntryPoint, OrtAllocator, OrtEnv, OrtMemoryInfo, OrtThreadingOptions, Table};
+
+/// Where ONNX Runtime's library is.
+pub const PLACE: LibraryPlace = LibraryPlace {
+    backend: "onnxruntime",
+    product: "ONNX Runtime",
+    variable: "CONCH_ONNXRUNTIME_LIBRARY",
+    settings: &["onnxruntime-library", "library"],
+    stem: "libonnxruntime.so",
+};
 
 /// Severities of ONNX Runtime's log.
 const SEVERITY_INFO: c_int = 1;
@@ -44,7 +52,6 @@ pub struct Runtime {
     providers: Vec<String>,
     version: String,
     path: PathBuf,
-    _library: ManuallyDrop<libloading::Library>,
 }
 
 // SAFETY: environment, default allocator and memory description may be used from any thread at
@@ -71,36 +78,33 @@ impl Runtime {
     /// `Unavailable` if the file is no such library or too old; `Internal` for what it reports
     /// itself.
     pub fn open(path: &Path, threads: Option<GlobalThreads>) -> Result<Self, Error> {
-        let unavailable = |what: String| {
-            Error::unavailable(format!("ONNX Runtime library {}: {what}", path.display()))
-        };
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // ONNX Runtime's.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|error| {
-            unavailable(format!("cannot be loaded: {}", loading_failure(&error)))
-        })?;
+        let library = unsafe { Library::open_engine(&PLACE, path) }?;
         // SAFETY: this symbol has this type in every release of ONNX Runtime.
-        let get_api_base =
-            unsafe { library.get::<GetApiBase>(b"OrtGetApiBase\0") }.map_err(|error| {
-                unavailable(format!("is not ONNX Runtime: {}", loading_failure(&error)))
-            })?;
+        let entry = unsafe { EntryPoint::read(library) }.map_err(|symbol| {
+            PLACE.unusable(
+                path,
+                format_args!("is not ONNX Runtime: it has no '{symbol}'"),
+            )
+        })?;
         // SAFETY: takes nothing, returns a static struct.
-        let base = unsafe { get_api_base().as_ref() }
-            .ok_or_else(|| unavailable("returns no API".to_owned()))?;
+        let base = unsafe { (entry.get_api_base)().as_ref() }
+            .ok_or_else(|| PLACE.unusable(path, "returns no API"))?;
         // SAFETY: the version is a static NUL-terminated string.
-        let version = unsafe { CStr::from_ptr((base.get_version)()) }
-            .to_string_lossy()
-            .into_owned();
+        let version = unsafe { text_at((base.get_version)()) };
         // SAFETY: returns a static table or null.
         let api = unsafe { (base.get_api)(API_VERSION) };
         if api.is_null() {
-            return Err(unavailable(format!(
-                "is version {version}, this backend needs 1.{API_VERSION} or later"
-            )));
+            return Err(PLACE.unusable(
+                path,
+                format_args!("is version {version}, this backend needs 1.{API_VERSION} or later"),
+            ));
         }
         // SAFETY: not null, and of the version asked for.
-        let table = unsafe { Table::read(api) }
-            .ok_or_else(|| unavailable(format!("version {version} lacks functions")))?;
+        let table = unsafe { Table::read(api) }.ok_or_else(|| {
+            PLACE.unusable(path, format_args!("version {version} lacks functions"))
+        })?;
 
         let env = create_env(&table, threads)?;
         let mut allocator = ptr::null_mut();
@@ -125,7 +129,7 @@ impl Runtime {
             // SAFETY: made above and used by nobody.
             unsafe { (table.release_env)(env.as_ptr()) };
             made?;
-            return Err(unavailable("gives no allocator".to_owned()));
+            return Err(PLACE.unusable(path, "gives no allocator"));
         };
         Ok(Runtime {
             env,
@@ -136,7 +140,6 @@ impl Runtime {
             table,
             version,
             path: path.to_owned(),
-            _library: ManuallyDrop::new(library),
         })
     }
 }
@@ -172,8 +175,7 @@ fn providers(table: &Table) -> Vec<String> {
             return Vec::new();
         }
         let known = (0..usize::try_from(count).unwrap_or(0))
-            .map(|index| CStr::from_ptr(names.add(index).read()))
-            .map(|name| name.to_string_lossy().into_owned())
+            .map(|index| text_at(names.add(index).read()))
             .collect();
         let _ = table.check((table.release_available_providers)(names, count));
         known
@@ -258,15 +260,8 @@ unsafe extern "C" fn log_line(
         SEVERITY_WARNING => Level::Warning,
         SEVERITY_ERROR.. => Level::Error,
     };
-    let text = |pointer: *const c_char| {
-        if pointer.is_null() {
-            return String::new();
-        }
-        // SAFETY: ONNX Runtime passes NUL-terminated strings that live during the call.
-        unsafe { CStr::from_ptr(pointer) }
-            .to_string_lossy()
-            .into_owned()
-    };
+    // SAFETY: ONNX Runtime passes NUL-terminated strings that live during the call.
+    let text = |pointer| unsafe { text_at(pointer) };
     // A panic must not unwind into C++; a line of log is not worth more than dropping it.
     let _ = std::panic::catch_unwind(|| {
         sdk::log!(

@@ -5,16 +5,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-macro_rules! opaque {
-    ($($name:ident)*) => { $(
-        #[repr(C)]
-        pub struct $name {
-            opaque: [u8; 0],
-        }
-    )* };
-}
+use conch_backend_sdk as sdk;
+use sdk::Error;
+use sdk::engine::text_at;
 
-opaque! {
+sdk::opaque_types! {
     OrtStatus OrtEnv OrtSession OrtSessionOptions OrtRunOptions OrtValue OrtTypeInfo
     OrtTensorTypeAndShapeInfo OrtMemoryInfo OrtAllocator OrtThreadingOptions
 }
@@ -26,7 +21,14 @@ pub struct OrtApiBase {
     pub get_version: unsafe extern "C" fn() -> *const c_char,
 }
 
-pub type GetApiBase = unsafe extern "C" fn() -> *const OrtApiBase;
+sdk::functions! {
+    /// What the library itself has; all else is in the table that this gives.
+    pub struct EntryPoint;
+
+    unsafe extern "C" {
+        OrtGetApiBase as get_api_base() -> *const OrtApiBase;
+    }
+}
 
 /// Logging callback: parameter, severity, category, id, code location, message.
 pub type LogFunction = unsafe extern "C" fn(
@@ -162,7 +164,7 @@ impl Table {
     ///
     /// # Safety
     /// `status` is null or owned by the caller.
-    pub unsafe fn check(&self, status: Status) -> Result<(), conch_backend_sdk::Error> {
+    pub unsafe fn check(&self, status: Status) -> Result<(), Error> {
         if status.is_null() {
             return Ok(());
         }
@@ -171,15 +173,9 @@ impl Table {
         unsafe {
             let code = (self.get_error_code)(status);
             let message = (self.get_error_message)(status);
-            let message = if message.is_null() {
-                String::new()
-            } else {
-                std::ffi::CStr::from_ptr(message)
-                    .to_string_lossy()
-                    .into_owned()
-            };
+            let message = text_at(message);
             (self.release_status)(status);
-            Err(conch_backend_sdk::Error::internal(format!(
+            Err(Error::internal(format!(
                 "onnx runtime error {code}: {message}"
             )))
         }
@@ -192,7 +188,7 @@ impl Table {
     pub unsafe fn shape_of(
         &self,
         info: *const OrtTensorTypeAndShapeInfo,
-    ) -> Result<(c_int, Vec<i64>), conch_backend_sdk::Error> {
+    ) -> Result<(c_int, Vec<i64>), Error> {
         let mut element = 0;
         let mut count = 0;
         // SAFETY: live by this function's contract; the results are writable, the array as long as

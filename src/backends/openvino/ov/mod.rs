@@ -21,6 +21,6 @@ pub use compiled::CompiledModel;
 pub use core::Core;
 pub use model::{Model, Port};
 pub use request::InferRequest;
-pub use runtime::Runtime;
+pub use runtime::{PLACE, Runtime};
 pub use tensor::Tensor;
 pub use words::Words;

@@ -124,9 +124,7 @@ impl Model {
         let functions = &self.runtime.functions;
         let mut steps = ptr::null_mut();
         // SAFETY: the model is live, the result writable.
-        let status = unsafe {
-            (functions.preprocess_prepostprocessor_create)(self.as_ptr(), &raw mut steps)
-        };
+        let status = unsafe { (functions.preprocessor_create)(self.as_ptr(), &raw mut steps) };
         self.runtime.check(status, "model preprocessing")?;
         let all_set = (|| {
             for &(index, data_type) in inputs {
@@ -140,11 +138,11 @@ impl Model {
         let mut raw = ptr::null_mut();
         // SAFETY: the steps are live until they are freed, the result is writable.
         let built = all_set.and_then(|()| unsafe {
-            let status = (functions.preprocess_prepostprocessor_build)(steps, &raw mut raw);
+            let status = (functions.preprocessor_build)(steps, &raw mut raw);
             self.runtime.check(status, "apply model preprocessing")
         });
         // SAFETY: ours, and not used any more.
-        unsafe { (functions.preprocess_prepostprocessor_free)(steps) };
+        unsafe { (functions.preprocessor_free)(steps) };
         built?;
         // SAFETY: made for us.
         unsafe { Model::own(&self.runtime, raw) }
@@ -167,19 +165,14 @@ impl Model {
         // SAFETY: the steps are live, the results writable; what was made is ours and freed once,
         // the inner first.
         let status = unsafe {
-            let mut status = (functions.preprocess_prepostprocessor_get_input_info_by_index)(
-                steps,
-                index,
-                &raw mut info,
-            );
+            let mut status = (functions.preprocessor_input)(steps, index, &raw mut info);
             if status == 0 {
-                status = (functions.preprocess_input_info_get_tensor_info)(info, &raw mut tensor);
+                status = (functions.input_info_tensor)(info, &raw mut tensor);
                 if status == 0 {
-                    status =
-                        (functions.preprocess_input_tensor_info_set_element_type)(tensor, element);
-                    (functions.preprocess_input_tensor_info_free)(tensor);
+                    status = (functions.input_tensor_set_element_type)(tensor, element);
+                    (functions.input_tensor_free)(tensor);
                 }
-                (functions.preprocess_input_info_free)(info);
+                (functions.input_info_free)(info);
             }
             status
         };
@@ -196,18 +189,14 @@ impl Model {
         let (mut info, mut tensor) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: as for inputs.
         let status = unsafe {
-            let mut status = (functions.preprocess_prepostprocessor_get_output_info_by_index)(
-                steps,
-                index,
-                &raw mut info,
-            );
+            let mut status = (functions.preprocessor_output)(steps, index, &raw mut info);
             if status == 0 {
-                status = (functions.preprocess_output_info_get_tensor_info)(info, &raw mut tensor);
+                status = (functions.output_info_tensor)(info, &raw mut tensor);
                 if status == 0 {
-                    status = (functions.preprocess_output_set_element_type)(tensor, element);
-                    (functions.preprocess_output_tensor_info_free)(tensor);
+                    status = (functions.output_tensor_set_element_type)(tensor, element);
+                    (functions.output_tensor_free)(tensor);
                 }
-                (functions.preprocess_output_info_free)(info);
+                (functions.output_info_free)(info);
             }
             status
         };

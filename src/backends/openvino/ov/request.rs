@@ -49,11 +49,7 @@ impl InferRequest {
             // SAFETY: request and tensor are live. The request keeps the tensor, and reads its
             // memory only in runs, before which all inputs are set anew: while `inputs` live.
             let status = unsafe {
-                (functions.infer_request_set_input_tensor_by_index)(
-                    self.raw.as_ptr(),
-                    index,
-                    tensor.as_ptr(),
-                )
+                (functions.infer_request_set_input)(self.raw.as_ptr(), index, tensor.as_ptr())
             };
             self.runtime.check(status, "setting tensor data")?;
         }
@@ -72,11 +68,10 @@ impl InferRequest {
         let mut raw = ptr::null_mut();
         // SAFETY: the request is live, the result writable.
         let status = unsafe {
-            (self
-                .runtime
-                .functions
-                .infer_request_get_output_tensor_by_index)(
-                self.raw.as_ptr(), index, &raw mut raw
+            (self.runtime.functions.infer_request_get_output)(
+                self.raw.as_ptr(),
+                index,
+                &raw mut raw,
             )
         };
         self.runtime.check(status, "reading output tensor")?;

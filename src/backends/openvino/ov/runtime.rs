@@ -1,16 +1,25 @@
 //! An opened OpenVINO library.
 
-use std::error::Error as _;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use conch_backend_sdk::Error;
+use conch_backend_sdk as sdk;
+use sdk::Error;
+use sdk::engine::{Library, LibraryPlace, text_at};
 
 use super::element::Elements;
 use super::table::{Functions, Shape, Status, Version};
+
+/// Where OpenVINO's library is.
+pub const PLACE: LibraryPlace = LibraryPlace {
+    backend: "openvino",
+    product: "OpenVINO",
+    variable: "CONCH_OPENVINO_LIBRARY",
+    settings: &["library"],
+    stem: "libopenvino_c.so",
+};
 
 /// OpenVINO's C library. It stays loaded when this is dropped, since its threads and those of the
 /// plug-ins that it loads outlive whatever was made from it.
@@ -19,7 +28,6 @@ pub struct Runtime {
     pub(super) elements: Elements,
     version: String,
     path: PathBuf,
-    _library: ManuallyDrop<libloading::Library>,
 }
 
 impl fmt::Debug for Runtime {
@@ -37,25 +45,21 @@ impl Runtime {
     /// # Errors
     /// `Unavailable` if the file is no such library, or not one that can be used.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let unavailable = |what: String| {
-            Error::unavailable(format!("OpenVINO library {}: {what}", path.display()))
-        };
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // OpenVINO's.
-        let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| unavailable(format!("cannot be loaded: {}", reason(&error))))?;
+        let library = unsafe { Library::open_engine(&PLACE, path) }?;
         // SAFETY: the library is OpenVINO's, or lacks the functions.
-        let functions = unsafe { Functions::read(&library) }.map_err(|error| {
-            unavailable(format!("is not OpenVINO, or too old: {}", reason(&error)))
+        let functions = unsafe { Functions::read(library) }.map_err(|symbol| {
+            let why = format_args!("is not OpenVINO, or too old: it has no '{symbol}'");
+            PLACE.unusable(path, why)
         })?;
         let elements = Elements::find(|element| byte_count_of_8(&functions, element))
-            .map_err(|error| unavailable(error.message().to_owned()))?;
+            .map_err(|error| PLACE.unusable(path, error))?;
         Ok(Runtime {
             version: version(&functions),
             functions,
             elements,
             path: path.to_owned(),
-            _library: ManuallyDrop::new(library),
         })
     }
 
@@ -85,10 +89,8 @@ impl Runtime {
         let meaning = unsafe { (self.functions.get_error_info)(status) };
         match meaning.is_null() {
             true => format!("status {status}"),
-            // SAFETY: not null, and NUL-terminated.
-            false => unsafe { CStr::from_ptr(meaning) }
-                .to_string_lossy()
-                .into_owned(),
+            // SAFETY: NUL-terminated.
+            false => unsafe { text_at(meaning) },
         }
     }
 
@@ -111,13 +113,6 @@ impl Runtime {
     }
 }
 
-/// What the system's linker says, which libloading keeps behind its own words.
-fn reason(error: &libloading::Error) -> String {
-    error
-        .source()
-        .map_or_else(|| error.to_string(), ToString::to_string)
-}
-
 fn version(functions: &Functions) -> String {
     let mut version = Version {
         build_number: ptr::null(),
@@ -130,9 +125,7 @@ fn version(functions: &Functions) -> String {
         {
             return "of an unknown version".to_owned();
         }
-        let number = CStr::from_ptr(version.build_number)
-            .to_string_lossy()
-            .into_owned();
+        let number = text_at(version.build_number);
         (functions.version_free)(&raw mut version);
         number
     }

@@ -6,73 +6,59 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use conch_backend_sdk::Error;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use conch_backend_sdk as sdk;
+use sdk::Error;
+use sdk::engine::{Binding, Library, text_at};
 
-use super::library::{RawTensor, text_at};
+use super::library::RawTensor;
 use super::tensor::Tensor;
 use super::torch::Torch;
 
 /// Error code of the model's interface; 0 is success.
 type Status = i32;
 
-#[repr(C)]
-struct RawContainer {
-    opaque: [u8; 0],
+sdk::opaque_types! { RawContainer }
+
+sdk::functions! {
+    /// Contracts are those of `aoti_runtime/interface.h`.
+    struct Functions;
+
+    unsafe extern "C" {
+        AOTInductorModelContainerCreateWithDevice as create(
+            *mut *mut RawContainer, usize, *const c_char, *const c_char
+        ) -> Status;
+        AOTInductorModelContainerDelete as delete(*mut RawContainer) -> Status;
+        AOTInductorModelContainerRun as run(
+            *mut RawContainer, *mut *mut RawTensor, usize, *mut *mut RawTensor, usize, *mut c_void,
+            *mut c_void
+        ) -> Status;
+        AOTInductorModelContainerGetNumInputs as input_count(
+            *mut RawContainer, *mut usize
+        ) -> Status;
+        AOTInductorModelContainerGetNumOutputs as output_count(
+            *mut RawContainer, *mut usize
+        ) -> Status;
+        AOTInductorModelContainerGetNumConstants as constant_count(
+            *mut RawContainer, *mut usize
+        ) -> Status;
+        AOTInductorModelContainerGetCallSpec as call_spec(
+            *mut RawContainer, *mut *const c_char, *mut *const c_char
+        ) -> Status;
+    }
+    // Functions that some versions have.
+    optional {
+        AOTInductorGetLastError as last_error(*mut *const c_char) -> Status;
+        /// Whether weights were found in the library.
+        AOTInductorModelContainerDidCallLoadConstants as did_load_constants(
+            *mut RawContainer, *mut bool
+        ) -> Status;
+    }
 }
-
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        struct Functions {
-            $($name: unsafe extern "C" fn($($argument),*) -> Status,)*
-        }
-
-        impl Functions {
-            fn load(library: &Library) -> Result<Self, Error> {
-                $(
-                    // SAFETY: the function has this type in every model that has it.
-                    let $name = unsafe {
-                        library.get::<unsafe extern "C" fn($($argument),*) -> Status>($symbol)
-                    };
-                    let $name = *$name.map_err(|_| {
-                        let name = String::from_utf8_lossy($symbol);
-                        Error::invalid(format!(
-                            "the compiled model has no function {}: was it made by an older torch?",
-                            name.trim_end_matches('\0')
-                        ))
-                    })?;
-                )*
-                Ok(Functions { $($name),* })
-            }
-        }
-    };
-}
-
-functions! {
-    create = b"AOTInductorModelContainerCreateWithDevice\0"
-        (*mut *mut RawContainer, usize, *const c_char, *const c_char);
-    delete = b"AOTInductorModelContainerDelete\0" (*mut RawContainer);
-    run = b"AOTInductorModelContainerRun\0"
-        (*mut RawContainer, *mut *mut RawTensor, usize, *mut *mut RawTensor, usize, *mut c_void,
-         *mut c_void);
-    input_count = b"AOTInductorModelContainerGetNumInputs\0" (*mut RawContainer, *mut usize);
-    output_count = b"AOTInductorModelContainerGetNumOutputs\0" (*mut RawContainer, *mut usize);
-    constant_count = b"AOTInductorModelContainerGetNumConstants\0" (*mut RawContainer, *mut usize);
-    call_spec = b"AOTInductorModelContainerGetCallSpec\0"
-        (*mut RawContainer, *mut *const c_char, *mut *const c_char);
-}
-
-/// A function that some versions have.
-type LastError = unsafe extern "C" fn(*mut *const c_char) -> Status;
-/// The same: whether weights were found in the library.
-type DidLoadConstants = unsafe extern "C" fn(*mut RawContainer, *mut bool) -> Status;
 
 /// The library of a compiled model. Closed after its last container.
 pub struct ModelLibrary {
     torch: Arc<Torch>,
     functions: Functions,
-    last_error: Option<LastError>,
-    did_load_constants: Option<DidLoadConstants>,
     _library: Library,
 }
 
@@ -84,22 +70,17 @@ impl ModelLibrary {
     /// `Invalid` with the linker's words if it cannot be opened, or is none of AOTInductor's.
     pub fn open(torch: &Arc<Torch>, path: &Path) -> Result<Arc<Self>, Error> {
         // SAFETY: its initialisers run; whoever put it into the repository is trusted with that.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-        let library = library
-            .map_err(|error| Error::invalid(format!("cannot open the compiled model: {error}")))?;
-        let functions = Functions::load(&library)?;
-        // SAFETY: the function has this type in every model that has it.
-        let last_error = unsafe { library.get::<LastError>(b"AOTInductorGetLastError\0") };
-        let last_error = last_error.ok().map(|function| *function);
-        let symbol = b"AOTInductorModelContainerDidCallLoadConstants\0";
-        // SAFETY: as above.
-        let did_load_constants = unsafe { library.get::<DidLoadConstants>(symbol) };
-        let did_load_constants = did_load_constants.ok().map(|function| *function);
+        let library = unsafe { Library::open(path, Binding::Now) }
+            .map_err(|why| Error::invalid(format!("cannot open the compiled model: {why}")))?;
+        // SAFETY: the functions have these types in every model that has them.
+        let functions = unsafe { Functions::read(&library) }.map_err(|symbol| {
+            Error::invalid(format!(
+                "the compiled model has no function {symbol}: was it made by an older torch?"
+            ))
+        })?;
         Ok(Arc::new(ModelLibrary {
             torch: Arc::clone(torch),
             functions,
-            last_error,
-            did_load_constants,
             _library: library,
         }))
     }
@@ -108,13 +89,13 @@ impl ModelLibrary {
         if status == 0 {
             return Ok(());
         }
-        let text = self.last_error.map(|last_error| {
+        let text = self.functions.last_error.map(|last_error| {
             let mut text = ptr::null();
             // SAFETY: the result is writable; the text is read before the model is called again on
             // this thread.
             unsafe {
                 last_error(&raw mut text);
-                text_at(text)
+                text_at(text).trim_end().to_owned()
             }
         });
         Err(Error::internal(
@@ -240,7 +221,7 @@ impl Container {
     }
 
     fn lacks_constants(&self) -> Result<bool, Error> {
-        let Some(did_load_constants) = self.library.did_load_constants else {
+        let Some(did_load_constants) = self.library.functions.did_load_constants else {
             return Ok(false);
         };
         let mut did_load = true;

@@ -1,16 +1,14 @@
-//! Libraries of torch, its version, and the texts that come out of C.
+//! Libraries of torch, and its version.
 
-use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::Path;
 
-use conch_backend_sdk::Error;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use conch_backend_sdk::engine::{Binding, Library};
+use conch_backend_sdk::{Error, opaque_types};
 
-/// A tensor of torch's, `AtenTensorHandle`.
-#[repr(C)]
-pub struct RawTensor {
-    opaque: [u8; 0],
+opaque_types! {
+    /// A tensor of torch's, `AtenTensorHandle`.
+    RawTensor
 }
 
 /// A version of torch.
@@ -63,27 +61,13 @@ pub(super) unsafe fn open(path: &Path) -> Result<&'static Library, Error> {
     // All functions are looked up now: one that is missing is an error here, and would end the
     // process at its first call.
     // SAFETY: by this function's contract.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-    match library {
-        Ok(library) => Ok(Box::leak(Box::new(library))),
-        Err(error) => Err(Error::unavailable(format!(
-            "cannot open {}: {error}",
-            path.display()
-        ))),
+    match unsafe { Library::open(path, Binding::Now) } {
+        Ok(library) => Ok(library.keep_open()),
+        Err(why) => {
+            let path = path.display();
+            Err(Error::unavailable(format!("cannot open {path}: {why}")))
+        }
     }
-}
-
-/// The text at an address.
-///
-/// # Safety
-/// Null, or NUL-terminated and not changed during the call.
-pub(super) unsafe fn text_at(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: by this function's contract.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_string_lossy().trim_end().to_owned()
 }
 
 #[cfg(test)]

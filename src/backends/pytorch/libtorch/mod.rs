@@ -16,4 +16,4 @@ pub use compiled::{Container, ModelLibrary};
 pub use module::{Input, InputValue, Module, Outputs, Strings};
 pub use shim::RunOptions;
 pub use tensor::Tensor;
-pub use torch::{CHECK_VARIABLE, Torch, check_inputs_of_compiled_models};
+pub use torch::{CHECK_VARIABLE, PLACE, Torch, check_inputs_of_compiled_models};

@@ -3,9 +3,11 @@
 use std::ffi::c_char;
 use std::path::Path;
 
-use conch_backend_sdk::Error;
+use conch_backend_sdk as sdk;
+use sdk::Error;
+use sdk::engine::text_at;
 
-use super::library::{RawTensor, Version, open, text_at};
+use super::library::{RawTensor, Version, open};
 
 /// What a shim has in it before the number of its interface.
 const MARK: &[u8] = b"conch-torch-shim ";
@@ -16,15 +18,7 @@ const INTERFACE: &str = "1";
 /// Largest file that is read in search of the mark; the shim has 120 KB.
 const SHIM_BYTES_MAX: u64 = 64 << 20;
 
-#[repr(C)]
-pub struct RawModule {
-    opaque: [u8; 0],
-}
-
-#[repr(C)]
-pub struct RawOutputs {
-    opaque: [u8; 0],
-}
+sdk::opaque_types! { RawModule RawOutputs }
 
 #[repr(C)]
 pub struct RawInput {
@@ -71,62 +65,54 @@ impl From<RunOptions> for RawOptions {
 /// Null, or a text for [`Shim::check`].
 type Failure = *mut c_char;
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The shim's functions.
-        pub struct Shim {
-            $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
+sdk::functions! {
+    /// The shim's functions.
+    pub struct Shim;
 
-        impl Shim {
-            /// Opens the shim at `path`, which must be compiled for this version of torch.
-            ///
-            /// # Errors
-            /// `Unavailable` if it is not, or cannot be opened.
-            pub fn open(path: &Path, torch: Version) -> Result<Self, Error> {
-                check_mark(path, torch)?;
-                // SAFETY: by its mark it is a shim that links against this torch.
-                let library = unsafe { open(path)? };
-                $(
-                    // SAFETY: the function has this type in this interface.
-                    let $name = unsafe {
-                        library.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>($symbol)
-                    };
-                    let $name = *$name.map_err(|error| {
-                        Error::unavailable(format!("{}: {error}", path.display()))
-                    })?;
-                )*
-                Ok(Shim { $($name),* })
-            }
-        }
-    };
-}
-
-functions! {
-    free_text = b"conch_torch_free_text\0" (*mut c_char);
-    load = b"conch_torch_load\0" (*const c_char, i32, i32, *mut *mut RawModule) -> Failure;
-    free_module = b"conch_torch_free_module\0" (*mut RawModule);
-    arguments = b"conch_torch_arguments\0" (*mut RawModule, *mut *mut c_char) -> Failure;
-    set_interop_threads = b"conch_torch_set_interop_threads\0" (i32) -> Failure;
-    forward = b"conch_torch_forward\0"
-        (*mut RawModule, *const RawOptions, *const RawInput, usize, i32, *mut *mut RawOutputs)
-        -> Failure;
-    output_count = b"conch_torch_output_count\0" (*const RawOutputs) -> usize;
-    output_key = b"conch_torch_output_key\0" (*const RawOutputs, usize) -> *const c_char;
-    take_tensor = b"conch_torch_take_tensor\0" (*mut RawOutputs, usize) -> *mut RawTensor;
-    output_strings = b"conch_torch_output_strings\0"
-        (*const RawOutputs, usize, *mut usize, *mut usize) -> *const c_char;
-    free_outputs = b"conch_torch_free_outputs\0" (*mut RawOutputs);
+    unsafe extern "C" {
+        conch_torch_free_text as free_text(*mut c_char);
+        conch_torch_load as load(*const c_char, i32, i32, *mut *mut RawModule) -> Failure;
+        conch_torch_free_module as free_module(*mut RawModule);
+        conch_torch_arguments as arguments(*mut RawModule, *mut *mut c_char) -> Failure;
+        conch_torch_set_interop_threads as set_interop_threads(i32) -> Failure;
+        conch_torch_forward as forward(
+            *mut RawModule, *const RawOptions, *const RawInput, usize, i32, *mut *mut RawOutputs
+        ) -> Failure;
+        conch_torch_output_count as output_count(*const RawOutputs) -> usize;
+        conch_torch_output_key as output_key(*const RawOutputs, usize) -> *const c_char;
+        conch_torch_take_tensor as take_tensor(*mut RawOutputs, usize) -> *mut RawTensor;
+        conch_torch_output_strings as output_strings(
+            *const RawOutputs, usize, *mut usize, *mut usize
+        ) -> *const c_char;
+        conch_torch_free_outputs as free_outputs(*mut RawOutputs);
+    }
 }
 
 impl Shim {
+    /// Opens the shim at `path`, which must be compiled for this version of torch.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is not, or cannot be opened.
+    pub fn open(path: &Path, torch: Version) -> Result<Self, Error> {
+        check_mark(path, torch)?;
+        // SAFETY: by its mark it is a shim that links against this torch.
+        let library = unsafe { open(path)? };
+        // SAFETY: the functions have these types in this interface.
+        unsafe { Self::read(library) }.map_err(|symbol| {
+            Error::unavailable(format!(
+                "the shim {} has no function {symbol}",
+                path.display()
+            ))
+        })
+    }
+
     /// The text of a failure, freed.
     pub fn check(&self, failure: Failure) -> Result<(), String> {
         if failure.is_null() {
             return Ok(());
         }
         // SAFETY: the shim gave it, NUL-terminated, and nobody else has it.
-        let text = unsafe { text_at(failure) };
+        let text = unsafe { text_at(failure) }.trim_end().to_owned();
         // SAFETY: as above, and not used any more.
         unsafe { (self.free_text)(failure) };
         Err(text)

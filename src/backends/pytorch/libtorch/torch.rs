@@ -5,14 +5,23 @@ use std::env;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use conch_backend_sdk as sdk;
-use libloading::os::unix::Library;
 use sdk::Error;
+use sdk::engine::{LibraryPlace, OnlyEngine, text_at};
 
-use super::library::{RawTensor, Version, open, text_at};
+use super::library::{RawTensor, Version, open};
 use super::shim::Shim;
+
+/// Where libtorch is.
+pub const PLACE: LibraryPlace = LibraryPlace {
+    backend: "pytorch",
+    product: "PyTorch",
+    variable: "CONCH_PYTORCH_LIBRARY",
+    settings: &["library"],
+    stem: "libtorch_cpu.so",
+};
 
 /// Where the shim is, if not beside libtorch.
 const SHIM_NAME: &str = "libconch_torch.so";
@@ -32,55 +41,35 @@ pub const CHECK_VARIABLE: &str = "AOTI_RUNTIME_CHECK_INPUTS";
 /// Error code of torch's C interface; 0 is success.
 type Status = i32;
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions in use. Contracts are those of `aoti_torch/c/shim.h`.
-        pub(super) struct Functions {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
+sdk::functions! {
+    /// The functions in use. Contracts are those of `aoti_torch/c/shim.h`.
+    pub(super) struct Functions;
 
-        impl Functions {
-            fn load(library: &Library) -> Result<Self, Error> {
-                $(
-                    // SAFETY: the function has this type in every torch that has it.
-                    let $name = unsafe {
-                        library.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>($symbol)
-                    };
-                    let $name = *$name.map_err(|_| missing_function($symbol))?;
-                )*
-                Ok(Functions { $($name),* })
-            }
-        }
-    };
-}
-
-functions! {
-    empty_strided = b"aoti_torch_empty_strided\0"
-        (i64, *const i64, *const i64, i32, i32, i32, *mut *mut RawTensor) -> Status;
-    data_ptr = b"aoti_torch_get_data_ptr\0" (*mut RawTensor, *mut *mut c_void) -> Status;
-    dim = b"aoti_torch_get_dim\0" (*mut RawTensor, *mut i64) -> Status;
-    sizes = b"aoti_torch_get_sizes\0" (*mut RawTensor, *mut *mut i64) -> Status;
-    strides = b"aoti_torch_get_strides\0" (*mut RawTensor, *mut *mut i64) -> Status;
-    dtype = b"aoti_torch_get_dtype\0" (*mut RawTensor, *mut i32) -> Status;
-    device_type = b"aoti_torch_get_device_type\0" (*mut RawTensor, *mut i32) -> Status;
-    delete = b"aoti_torch_delete_tensor_object\0" (*mut RawTensor) -> Status;
-    // `void at::set_num_threads(int)`, which has no C name. Throws for counts below 1 alone.
-    set_num_threads = b"_ZN2at15set_num_threadsEi\0" (c_int);
-}
-
-fn missing_function(symbol: &[u8]) -> Error {
-    let name = String::from_utf8_lossy(symbol.strip_suffix(b"\0").unwrap_or(symbol)).into_owned();
-    Error::unavailable(format!(
-        "the torch library has no function {name}; torch {OLDEST} or later is needed"
-    ))
+    unsafe extern "C" {
+        aoti_torch_empty_strided as empty_strided(
+            i64, *const i64, *const i64, i32, i32, i32, *mut *mut RawTensor
+        ) -> Status;
+        aoti_torch_get_data_ptr as data_ptr(*mut RawTensor, *mut *mut c_void) -> Status;
+        aoti_torch_get_dim as dim(*mut RawTensor, *mut i64) -> Status;
+        aoti_torch_get_sizes as sizes(*mut RawTensor, *mut *mut i64) -> Status;
+        aoti_torch_get_strides as strides(*mut RawTensor, *mut *mut i64) -> Status;
+        aoti_torch_get_dtype as dtype(*mut RawTensor, *mut i32) -> Status;
+        aoti_torch_get_device_type as device_type(*mut RawTensor, *mut i32) -> Status;
+        aoti_torch_delete_tensor_object as delete(*mut RawTensor) -> Status;
+        // `void at::set_num_threads(int)`, which has no C name. Throws for counts below 1 alone.
+        _ZN2at15set_num_threadsEi as set_num_threads(c_int);
+        aoti_torch_abi_version as abi_version() -> u64;
+    }
+    optional {
+        /// Text of the last error on this thread, where this torch keeps it.
+        torch_exception_get_what_without_backtrace as exception_what() -> *const c_char;
+    }
 }
 
 /// An opened libtorch. There is one per process: a second one would share libraries with the first
 /// and mix versions.
 pub struct Torch {
     pub(super) functions: Functions,
-    /// Text of the last error on this thread, where this torch keeps it.
-    what: Option<unsafe extern "C" fn() -> *const c_char>,
     version: Version,
     path: PathBuf,
     /// The shim, or why there is none.
@@ -88,7 +77,7 @@ pub struct Torch {
 }
 
 /// The one that is open.
-static OPENED: Mutex<Option<Arc<Torch>>> = Mutex::new(None);
+static OPENED: OnlyEngine<Torch> = OnlyEngine::new(PLACE);
 
 thread_local! {
     /// Threads that torch was told to use on this one.
@@ -103,38 +92,32 @@ impl Torch {
     /// `Unavailable` if it cannot be opened, is too old, or another one is open already. A shim
     /// that is missing or does not fit is an error of the first model that needs it.
     pub fn open(path: &Path, shim: Option<&Path>, directory: &Path) -> Result<Arc<Self>, Error> {
-        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(torch) = &*opened {
-            if torch.path == path {
-                return Ok(Arc::clone(torch));
-            }
-            return Err(Error::unavailable(format!(
-                "this process runs models with {} already, and cannot open {} besides",
-                torch.path.display(),
-                path.display()
-            )));
-        }
+        OPENED.get(path, |_| Torch::load(path, shim, directory))
+    }
+
+    fn load(path: &Path, shim: Option<&Path>, directory: &Path) -> Result<Self, Error> {
         // SAFETY: initialisers of libtorch run; it is the library that was asked for.
         let library = unsafe { open(path)? };
-        let functions = Functions::load(library)?;
-        let version = version_of(library)?;
+        // SAFETY: the functions have these types in every torch that has them.
+        let functions = unsafe { Functions::read(library) }.map_err(|symbol| {
+            Error::unavailable(format!(
+                "the torch library has no function {symbol}; torch {OLDEST} or later is needed"
+            ))
+        })?;
+        // SAFETY: it takes nothing and only returns a number.
+        let version = Version::unpack(unsafe { (functions.abi_version)() });
         if version < OLDEST {
             return Err(Error::unavailable(format!(
                 "{} is torch {version}; torch {OLDEST} or later is needed",
                 path.display()
             )));
         }
-        // SAFETY: the function has this type in every torch that has it.
-        let what = unsafe { library.get(b"torch_exception_get_what_without_backtrace\0") };
-        let torch = Arc::new(Torch {
+        Ok(Torch {
             functions,
-            what: what.ok().map(|what| *what),
             version,
             path: path.to_owned(),
             shim: find_shim(path, shim, directory).and_then(|shim| Shim::open(&shim, version)),
-        });
-        *opened = Some(Arc::clone(&torch));
-        Ok(torch)
+        })
     }
 
     /// One line for the log.
@@ -169,12 +152,12 @@ impl Torch {
         if status == 0 {
             return Ok(());
         }
-        let text = self.what.map(|what| {
+        let text = self.functions.exception_what.map(|what| {
             // SAFETY: it takes nothing; what it returns is read below, before torch is called again
             // on this thread.
             let text = unsafe { what() };
             // SAFETY: null, or NUL-terminated.
-            unsafe { text_at(text) }
+            unsafe { text_at(text) }.trim_end().to_owned()
         });
         Err(Error::internal(
             match text.filter(|text| !text.is_empty()) {
@@ -189,15 +172,6 @@ impl fmt::Debug for Torch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.describe())
     }
-}
-
-fn version_of(library: &Library) -> Result<Version, Error> {
-    let symbol = b"aoti_torch_abi_version\0";
-    // SAFETY: the function has this type in every torch that has it.
-    let version = unsafe { library.get::<unsafe extern "C" fn() -> u64>(symbol) };
-    let version = version.map_err(|_| missing_function(symbol))?;
-    // SAFETY: it takes nothing and only returns a number.
-    Ok(Version::unpack(unsafe { version() }))
 }
 
 fn find_shim(library: &Path, named: Option<&Path>, directory: &Path) -> Result<PathBuf, Error> {

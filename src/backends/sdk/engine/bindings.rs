@@ -1,4 +1,4 @@
-//! What a binding to an engine's C interface is made of: its opaque types, its functions, its texts.
+//! Parts of a binding to an engine's C interface: opaque types, functions, texts.
 
 use std::ffi::{CStr, c_char};
 
@@ -179,14 +179,14 @@ mod tests {
         }
     }
 
-    fn c_library() -> Library {
+    fn c_library() -> Result<Library, String> {
         // SAFETY: the C library's initialisers ran when the process started.
-        unsafe { Library::open(Path::new("libc.so.6"), Binding::Now) }.unwrap()
+        unsafe { Library::open(Path::new("libc.so.6"), Binding::Now) }
     }
 
     #[test]
     fn functions_are_found_by_their_symbols() {
-        let library = c_library();
+        let library = c_library().unwrap();
         // SAFETY: the C library's functions have these types.
         let known = unsafe { Known::read(&library) }.unwrap();
         let mut text = [0; 16];
@@ -194,8 +194,13 @@ mod tests {
         // arguments follow as the format has.
         unsafe {
             assert_eq!((known.length)(c"four".as_ptr()), 4);
-            let written =
-                (known.print)(text.as_mut_ptr(), text.len(), c"%d-%d".as_ptr(), 7_i32, 8_i32);
+            let written = (known.print)(
+                text.as_mut_ptr(),
+                text.len(),
+                c"%d-%d".as_ptr(),
+                7_i32,
+                8_i32,
+            );
             assert_eq!(written, 3);
             assert_eq!(text_at(text.as_ptr()), "7-8");
             assert_eq!(known.magnitude.map(|magnitude| magnitude(-3)), Some(3));
@@ -206,7 +211,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         // SAFETY: as above; nothing is called.
-        let read = unsafe { Unknown::read(&c_library()) };
+        let read = unsafe { Unknown::read(&c_library().unwrap()) };
         assert_eq!(read.err(), Some("conch_no_such_function"));
     }
 

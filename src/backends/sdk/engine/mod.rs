@@ -2,11 +2,12 @@
 //!
 //! Such a backend implements [`Session`] (and [`Output`]) for what its engine makes of a model
 //! file, and the rest is here: finding the library ([`LibraryPlace`]), opening it ([`Library`],
-//! [`Engines`], [`OnlyEngine`]) and its functions ([`functions!`](crate::functions),
-//! [`opaque_types!`](crate::opaque_types)), the model's file ([`model_file`]), completing ([`complete`]) and checking ([`validate`]) a configuration
-//! against the model's [`Signature`], the threads of an instance ([`threads`]), and executing a
-//! batch as one run ([`Runner`]): inputs joined, the session run, outputs cut apart into responses
-//! and implicit states, with inputs and outputs that describe the batch, and ragged ones.
+//! [`Engines`], [`OnlyEngine`]) and finding its functions ([`functions!`](crate::functions),
+//! [`opaque_types!`](crate::opaque_types)), the model's file ([`model_file`]), completing
+//! ([`complete`]) and checking ([`validate`]) a configuration against the model's [`Signature`],
+//! the threads of an instance ([`threads`]), and executing a batch as one run ([`Runner`]): inputs
+//! joined, the session run, outputs cut apart into responses and implicit states, with inputs and
+//! outputs that describe the batch, and ragged ones.
 //!
 //! Messages are those of upstream's backends, which clients and operators know.
 

@@ -2,16 +2,25 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use conch_backend_sdk::Error;
-use conch_backend_sdk::engine::loading_failure;
+use conch_backend_sdk as sdk;
 use prost::Message;
+use sdk::Error;
+use sdk::engine::{self, LibraryPlace, text_at};
 
-use super::table::{Table, contents, owned};
+use super::table::{Table, contents};
 use crate::messages::OpList;
+
+/// Where TensorFlow's library is.
+pub const PLACE: LibraryPlace = LibraryPlace {
+    backend: "tensorflow",
+    product: "TensorFlow",
+    variable: "CONCH_TENSORFLOW_LIBRARY",
+    settings: &["library", "tensorflow-library"],
+    stem: "libtensorflow_cc.so",
+};
 
 /// The oldest version that is served.
 const VERSION_MIN: (u32, u32) = (2, 12);
@@ -21,7 +30,6 @@ pub struct Library {
     pub(super) table: Table,
     version: String,
     path: PathBuf,
-    _library: ManuallyDrop<libloading::Library>,
 }
 
 impl fmt::Debug for Library {
@@ -35,37 +43,35 @@ impl Library {
     /// # Errors
     /// `Unavailable` if the file is no such library, is too old, or wants another CPU.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let unavailable = |what: String| {
-            Error::unavailable(format!("TensorFlow library {}: {what}", path.display()))
-        };
         // Packages of TensorFlow for this architecture are built for AVX, and end the process when
         // they are loaded without it.
         #[cfg(target_arch = "x86_64")]
         if !std::arch::is_x86_feature_detected!("avx") {
-            return Err(unavailable("needs a CPU with AVX".to_owned()));
+            return Err(PLACE.unusable(path, "needs a CPU with AVX"));
         }
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // TensorFlow's.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|error| {
-            unavailable(format!("cannot be loaded: {}", loading_failure(&error)))
-        })?;
-        let library = ManuallyDrop::new(library);
+        let library = unsafe { engine::Library::open_engine(&PLACE, path) }?;
         // SAFETY: it has TensorFlow's functions, or the first lookup fails; never unloaded.
-        let table = unsafe { Table::read(&library) }
-            .map_err(|name| unavailable(format!("is not TensorFlow: it has no '{name}'")))?;
+        let table = unsafe { Table::read(library) }.map_err(|symbol| {
+            PLACE.unusable(
+                path,
+                format_args!("is not TensorFlow: it has no '{symbol}'"),
+            )
+        })?;
         // SAFETY: a static NUL-terminated string.
-        let version = unsafe { owned((table.version)()) };
+        let version = unsafe { text_at((table.version)()) };
         if parse(&version).is_none_or(|version| version < VERSION_MIN) {
             let (major, minor) = VERSION_MIN;
-            return Err(unavailable(format!(
-                "is version {version}, this backend needs {major}.{minor} or later"
-            )));
+            return Err(PLACE.unusable(
+                path,
+                format_args!("is version {version}, this backend needs {major}.{minor} or later"),
+            ));
         }
         Ok(Library {
             table,
             version,
             path: path.to_owned(),
-            _library: library,
         })
     }
 

@@ -16,5 +16,5 @@ mod table;
 mod tensor;
 
 pub use graph::{Graph, Port};
-pub use library::Library;
+pub use library::{Library, PLACE};
 pub use tensor::Output;
