@@ -65,12 +65,7 @@ impl sdk::Model for Model {
 
     fn initialize(backend: &Backend, context: &mut ModelContext) -> Result<Self, Error> {
         let name = context.name().to_owned();
-        let named = |error: Error| {
-            Error::new(
-                error.code(),
-                format!("unable to load model '{name}': {}", error.message()),
-            )
-        };
+        let named = |error: Error| error.context(format_args!("unable to load model '{name}'"));
         let library = settings::LIBRARY.for_model(context.config(), backend.library.as_deref())?;
         let engine = backend.engine.get(&library, |library| {
             Engine::open(library, &backend.plugins, backend.is_releasing)
@@ -121,12 +116,8 @@ impl sdk::Instance for Instance {
             thread_count,
             max_batch_size: max_batch_size(&model.config)?,
         };
-        Instance::new(&model.plan, options).map_err(|error| {
-            Error::new(
-                error.code(),
-                format!("unable to load model '{}': {}", model.name, error.message()),
-            )
-        })
+        Instance::new(&model.plan, options)
+            .map_err(|error| error.context(format_args!("unable to load model '{}'", model.name)))
     }
 
     fn execute(&mut self, _: &Model, batch: &Batch<'_>) -> Result<(), Error> {
@@ -159,12 +150,7 @@ fn read(path: &Path) -> Result<PipelineFile, Error> {
             path.display()
         ))
     })?;
-    PipelineFile::parse(bytes).map_err(|error| {
-        Error::new(
-            error.code(),
-            format!("'{}': {}", path.display(), error.message()),
-        )
-    })
+    PipelineFile::parse(bytes).map_err(|error| error.context(format_args!("'{}'", path.display())))
 }
 
 fn serialize(backend: &Backend, definition: &Path) -> Result<PipelineFile, Error> {

@@ -1,10 +1,10 @@
 //! Session options from a model's configuration, under the names that Triton's ONNX Runtime backend
 //! gave them.
 
-use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use conch_backend_sdk as sdk;
+use sdk::engine::c_string;
 use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
@@ -179,10 +179,6 @@ fn thread_count(name: &str, count: i64) -> Result<i32, Error> {
         .ok()
         .filter(|&count| count >= 0)
         .ok_or_else(|| Error::invalid(format!("parameter '{name}' cannot be {count}")))
-}
-
-fn c_string(text: &str) -> Result<CString, Error> {
-    CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains a NUL")))
 }
 
 #[cfg(test)]

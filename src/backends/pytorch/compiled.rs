@@ -37,7 +37,7 @@ impl Compiled {
     ) -> Result<Self, Error> {
         let library = package::open(torch, model_name, path, Checks::AsSet)?;
         let container =
-            Container::new(&library, 1).map_err(|error| failed_to_load(model_name, &error))?;
+            Container::new(&library, 1).map_err(|error| failed_to_load(model_name, error))?;
         let wiring = wire(&container, model_name, config)?;
         let is_ours_to_decide = check_inputs_of_compiled_models();
         let batch_size_max = config.max_batch_size();
@@ -45,7 +45,7 @@ impl Compiled {
             return Ok(Compiled { library, wiring });
         }
         try_out(torch, &container, &wiring, batch_size_max)
-            .map_err(|error| failed_to_load(model_name, &error))?;
+            .map_err(|error| failed_to_load(model_name, error))?;
         drop((container, library));
         Ok(Compiled {
             library: package::open(torch, model_name, path, Checks::Never)?,

@@ -193,10 +193,10 @@ impl Model {
         let to_cpu = kind != Kind::Model;
         let options = self.settings.options;
         let load = || {
-            nesting::check(&self.path).map_err(|error| failed_to_load(&self.name, &error))?;
+            nesting::check(&self.path).map_err(|error| failed_to_load(&self.name, error))?;
             Module::load(&self.torch, &self.path, options.inference_mode, to_cpu)
                 .map(Arc::new)
-                .map_err(|error| failed_to_load(&self.name, &error))
+                .map_err(|error| failed_to_load(&self.name, error))
         };
         let module = if self.settings.share_weights {
             let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +217,7 @@ impl Model {
         };
         let arguments = module
             .arguments()
-            .map_err(|error| failed_to_load(&self.name, &error))?;
+            .map_err(|error| failed_to_load(&self.name, error))?;
         let named = naming::wire(&self.name, &self.config, &arguments)?;
         for warning in &named.warnings {
             sdk::warning!("{warning}");
@@ -248,7 +248,7 @@ impl Model {
                 };
                 let container = Container::new(&compiled.library, count)
                     .map(Arc::new)
-                    .map_err(|error| failed_to_load(&self.name, &error))?;
+                    .map_err(|error| failed_to_load(&self.name, error))?;
                 if self.settings.share_weights {
                     loaded.container = Some(Arc::clone(&container));
                 }

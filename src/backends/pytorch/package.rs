@@ -47,7 +47,7 @@ pub fn open(
     path: &Path,
     checks: Checks,
 ) -> Result<Arc<ModelLibrary>, Error> {
-    let failed = |error: Error| failed_to_load(model_name, &error);
+    let failed = |error: Error| failed_to_load(model_name, error);
     let library = unpack(path, checks).map_err(failed)?;
     // It has a name only while it is opened.
     let opened = ModelLibrary::open(torch, library.path());

@@ -6,7 +6,7 @@ use conch_backend_sdk as sdk;
 use sdk::engine::{Signature, TensorInfo};
 use sdk::{DataType, Error, ModelConfig};
 
-use crate::tensors::scalar_type_of;
+use crate::tensors::SCALAR_TYPES;
 
 /// A configuration brought together with a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub fn check_types(
         for info in infos {
             let name = info.name();
             if info.data_type != DataType::Bytes {
-                if scalar_type_of(info.data_type).is_none() {
+                if SCALAR_TYPES.number(info.data_type).is_none() {
                     return Err(unsupported(model_name, side, info));
                 }
             } else if !takes_strings {

@@ -82,6 +82,12 @@ impl Error {
         Error::new(Code::Unsupported, message)
     }
 
+    /// The same error with words before its message: `<what>: <message>`.
+    #[must_use]
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        Error::new(self.code, format!("{what}: {}", self.message))
+    }
+
     pub fn code(&self) -> Code {
         self.code
     }
@@ -164,6 +170,12 @@ mod tests {
             assert_eq!(Code::from_raw(code.to_raw()), code);
         }
         assert_eq!(Code::from_raw(99), Code::Unknown);
+    }
+
+    #[test]
+    fn context_keeps_the_code() {
+        let error = Error::unsupported("no such type").context("input 'X'");
+        assert_eq!(error, Error::unsupported("input 'X': no such type"));
     }
 
     #[test]

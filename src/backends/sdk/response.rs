@@ -13,7 +13,7 @@ use crate::error::c_string;
 use crate::library::keep_loaded;
 use crate::slot::{Outcome, Slot};
 use crate::symbol::ServerFunction;
-use crate::{Code, DataType, Error, TensorBytes, TensorMemory};
+use crate::{Code, DataType, Error, Input, TensorBytes, TensorMemory};
 
 /// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs
 /// and parameters are those of [`Outgoing`].
@@ -174,6 +174,14 @@ impl Outgoing {
         // SAFETY: the buffer belongs to the response, which stays borrowed as long as the wrapper
         // lives.
         unsafe { Buffer::new(given.base, byte_count, given.memory_type, name) }
+    }
+
+    /// Adds an output of an input's type, shape and size. Otherwise as [`output`](Self::output).
+    ///
+    /// # Errors
+    /// As [`output`](Self::output).
+    pub fn output_like(&self, name: &CStr, input: &Input<'_>) -> Result<Buffer<'_>, Error> {
+        self.output(name, input.data_type(), input.shape(), input.byte_count())
     }
 
     /// Adds an output with the bytes of `memory`, which lies in host memory. A server that can

@@ -130,12 +130,7 @@ fn exit_of_no_loop(nodes: &[NodeDef]) -> Option<&str> {
 /// A function that calls itself by all means, with others in between or not. TensorFlow follows
 /// calls to the end to find shapes. Those that depend on a condition it does not follow.
 fn endless_function(graph: &GraphDef) -> Option<&str> {
-    let functions: HashMap<&str, &FunctionDef> = graph
-        .library
-        .iter()
-        .flat_map(|library| &library.function)
-        .filter_map(|function| Some((function.signature.as_ref()?.name.as_str(), function)))
-        .collect();
+    let functions = graph.functions_by_name();
     // Nothing is known of a function, or it is being followed, or it ends.
     let mut ends: HashMap<&str, bool> = HashMap::new();
     // Those that are being followed, each with the calls that are left. Not by recursion, since a

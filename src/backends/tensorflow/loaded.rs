@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 
 use conch_backend_sdk as sdk;
 use prost::Message;
-use sdk::engine::{self, Feed, Signature, Target};
+use sdk::engine::{self, Feed, Signature, Target, c_string};
 use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
@@ -16,7 +16,7 @@ use crate::files::{GraphFile, read_saved_model};
 use crate::messages::{ConfigProto, GraphDef, GraphOptions, MetaGraphDef, OptimizerOptions};
 use crate::retention::may_keep_inputs;
 use crate::settings::{Format, ModelSettings};
-use crate::signature::{DEFAULT_SIGNATURE, ModelTensor, ModelTensors, c_string, split_name};
+use crate::signature::{DEFAULT_SIGNATURE, ModelTensor, ModelTensors, split_name};
 use crate::tf::{Graph, Output, Port};
 use crate::validate;
 

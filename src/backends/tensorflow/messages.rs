@@ -1,7 +1,7 @@
 //! The parts of TensorFlow's protobuf messages that are read and written here; what a message has
 //! besides is skipped. Numbers and types are those of TensorFlow's `.proto` files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use prost::Message;
 
@@ -74,6 +74,16 @@ pub struct GraphDef {
     pub node: Vec<NodeDef>,
     #[prost(message, optional, tag = "2")]
     pub library: Option<FunctionDefLibrary>,
+}
+
+impl GraphDef {
+    pub fn functions_by_name(&self) -> HashMap<&str, &FunctionDef> {
+        self.library
+            .iter()
+            .flat_map(|library| &library.function)
+            .filter_map(|function| Some((function.signature.as_ref()?.name.as_str(), function)))
+            .collect()
+    }
 }
 
 /// `node_def.proto`.

@@ -116,14 +116,9 @@ fn source(backend: &Backend, context: &ModelContext) -> Result<Source, Error> {
 fn autofill(backend: &Backend, context: &mut ModelContext, source: &Source) -> Result<(), Error> {
     let name = &source.model_name;
     let tensors = source.saved_tensors(context.config()).map_err(|error| {
-        Error::new(
-            error.code(),
-            format!(
-                "unable to auto-complete model configuration for '{name}', failed to load \
-                 model: {}",
-                error.message()
-            ),
-        )
+        error.context(format_args!(
+            "unable to auto-complete model configuration for '{name}', failed to load model"
+        ))
     })?;
     let default = backend.settings.default_max_batch_size;
     let completed = complete(name, context.config(), &tensors, default)?;

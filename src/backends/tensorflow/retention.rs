@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::messages::{FunctionDef, GraphDef, NodeDef, OpList};
+use crate::messages::{GraphDef, NodeDef, OpList};
 use crate::signature::split_name;
 
 /// Stateful operators that keep no input: readers of variables and tables, calls and control flow,
@@ -75,12 +75,7 @@ pub fn may_keep_inputs<'g>(
         .iter()
         .map(|operator| (operator.name.as_str(), operator.is_stateful))
         .collect();
-    let functions: HashMap<&str, &FunctionDef> = graph
-        .library
-        .iter()
-        .flat_map(|library| &library.function)
-        .filter_map(|function| Some((function.signature.as_ref()?.name.as_str(), function)))
-        .collect();
+    let functions = graph.functions_by_name();
     let nodes: HashMap<&str, &NodeDef> = graph
         .node
         .iter()
@@ -155,7 +150,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::messages::{AttrValue, FunctionDefLibrary, ListValue, NameAttrList, OpDef};
+    use crate::messages::{
+        AttrValue, FunctionDef, FunctionDefLibrary, ListValue, NameAttrList, OpDef,
+    };
 
     fn node(name: &str, op: &str, inputs: &[&str]) -> NodeDef {
         NodeDef {

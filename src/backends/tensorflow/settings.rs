@@ -5,10 +5,9 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use conch_backend_sdk as sdk;
+use sdk::engine::c_string;
 use sdk::serde_json::Value;
 use sdk::{BackendConfig, Error, ModelConfig};
-
-use crate::signature::c_string;
 
 /// Tag of the graph that serves unless the configuration names another.
 const DEFAULT_TAG: &str = "serve";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{Signature, TensorInfo};
+use sdk::engine::{Signature, TensorInfo, c_string};
 use sdk::{DataType, Error, ModelConfig};
 
 use crate::element_type;
@@ -177,10 +177,6 @@ pub fn split_name(name: &str) -> Option<(&str, u32)> {
         None => (name, 0),
     };
     (!operation.is_empty() && !operation.starts_with('^')).then_some((operation, index))
-}
-
-pub fn c_string(text: &str) -> Result<CString, Error> {
-    CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains a NUL")))
 }
 
 #[cfg(test)]

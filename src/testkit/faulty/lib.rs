@@ -114,12 +114,7 @@ impl sdk::Instance for Instance {
 fn answer(request: &Request<'_>, writes_half: bool) -> Result<(), Error> {
     let input = request.input(c"INPUT0")?;
     let response = request.respond()?;
-    let mut output = response.output(
-        c"OUTPUT0",
-        input.data_type(),
-        input.shape(),
-        input.byte_count(),
-    )?;
+    let mut output = response.output_like(c"OUTPUT0", &input)?;
     let mut left = match writes_half {
         true => input.byte_count() / 2,
         false => input.byte_count(),

@@ -107,12 +107,7 @@ fn answer(request: &Request<'_>) -> Result<(), Error> {
         _ => {}
     }
     let response = request.respond()?;
-    let mut output = response.output(
-        c"OUTPUT0",
-        input.data_type(),
-        input.shape(),
-        input.byte_count(),
-    )?;
+    let mut output = response.output_like(c"OUTPUT0", &input)?;
     input.for_each_buffer(|piece| output.write(piece))?;
     response.send()
 }

@@ -219,12 +219,7 @@ impl sdk::Instance for Instance {
                     response.send()?;
                     continue;
                 }
-                let mut buffer = response.output(
-                    c"OUTPUT0",
-                    input.data_type(),
-                    input.shape(),
-                    input.byte_count(),
-                )?;
+                let mut buffer = response.output_like(c"OUTPUT0", &input)?;
                 input.for_each_buffer(|piece| buffer.write(piece))?;
                 response.send()?;
             }

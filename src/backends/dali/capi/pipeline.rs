@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use conch_backend_sdk::{DataType, Error};
 
+use super::Runtime;
 use super::table::{EXEC_SIMPLE, FEED_NO_COPY, Params, PortDescription, RawPipeline, STORAGE_GPU};
 use super::tensors::{InputList, Outputs};
-use super::{Runtime, types};
+use super::types::TYPES;
 
 /// Where a pipeline runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +224,7 @@ unsafe fn port(described: &PortDescription) -> Port {
         name: text(described.name).unwrap_or_default(),
         is_on_gpu: described.device == STORAGE_GPU,
         data_type: (described.present & 1 != 0)
-            .then(|| types::from_dali(described.data_type))
+            .then(|| TYPES.data_type(described.data_type))
             .flatten(),
         dim_count: (described.present & 2 != 0)
             .then(|| usize::try_from(described.dim_count).ok())

@@ -1,12 +1,10 @@
 //! The opened library.
 
-use std::ffi::CString;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{Binding, Library, text_at};
+use sdk::engine::{Binding, Library, c_path, text_at};
 use sdk::{Code, Error};
 
 use super::table::{ERROR_OUT_OF_MEMORY, Status, Table};
@@ -66,8 +64,7 @@ impl Runtime {
         // SAFETY: the operator names this library to be run in the process.
         let library = unsafe { Library::open(path, Binding::Lazy) }
             .map_err(|why| unavailable(format!("cannot be loaded: {why}")))?;
-        let text = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| unavailable("has a NUL in its path".to_owned()))?;
+        let text = c_path(path)?;
         // SAFETY: NUL-terminated, and only read.
         unsafe { (self.table.load_plugin)(text.as_ptr()) };
         // Its operators stay registered.

@@ -8,11 +8,12 @@ use std::ptr::{self, NonNull};
 
 use conch_backend_sdk::{DataType, Error, element_count};
 
+use super::Runtime;
 use super::table::{
     COPY_SYNC, ERROR_INVALID_KEY, Placement, RawOutputs, RawTensorList, STORAGE_CPU, STORAGE_GPU,
     TensorDescription,
 };
-use super::{Runtime, types};
+use super::types::TYPES;
 
 /// A list in DALI's memory, to be filled and fed.
 pub struct InputList<'r> {
@@ -34,7 +35,7 @@ impl<'r> InputList<'r> {
         shapes: &[i64],
         layout: Option<&CStr>,
     ) -> Result<Self, Error> {
-        let number = types::to_dali(data_type).ok_or_else(|| {
+        let number = TYPES.number(data_type).ok_or_else(|| {
             Error::unsupported(format!("DALI has no data type {}", data_type.name()))
         })?;
         let size = |size: usize| {
@@ -181,7 +182,7 @@ impl<'o> OutputList<'o> {
                 ptr::null_mut(),
             ))?;
         }
-        let data_type = types::from_dali(number).ok_or_else(|| {
+        let data_type = TYPES.data_type(number).ok_or_else(|| {
             Error::unsupported(format!(
                 "the pipeline makes an output of DALI's type {number}, which is no number"
             ))
@@ -318,7 +319,9 @@ impl<'r> List<'r> {
             // SAFETY: DALI's array of that many dimensions, live until the list changes.
             unsafe { std::slice::from_raw_parts(described.shape, dim_count) }
         };
-        let element_bytes = types::from_dali(described.data_type).and_then(DataType::element_bytes);
+        let element_bytes = TYPES
+            .data_type(described.data_type)
+            .and_then(DataType::element_bytes);
         let len = element_count(shape)
             .zip(element_bytes)
             .and_then(|(count, bytes)| count.checked_mul(bytes))

@@ -1,39 +1,24 @@
 //! DALI's numbers for types of elements.
 
-use std::ffi::c_int;
-
 use conch_backend_sdk::DataType;
+use conch_backend_sdk::engine::TypeNumbers;
 
-const TYPES: [(c_int, DataType); 12] = [
-    (0, DataType::Uint8),
-    (1, DataType::Uint16),
-    (2, DataType::Uint32),
-    (3, DataType::Uint64),
-    (4, DataType::Int8),
-    (5, DataType::Int16),
-    (6, DataType::Int32),
-    (7, DataType::Int64),
-    (8, DataType::Fp16),
-    (9, DataType::Fp32),
-    (10, DataType::Fp64),
-    (11, DataType::Bool),
-];
-
-/// `None` for what DALI has beside numbers, such as its names of interpolations.
-pub fn from_dali(number: c_int) -> Option<DataType> {
-    let mut types = TYPES.iter();
-    types
-        .find(|(known, _)| *known == number)
-        .map(|&(_, data_type)| data_type)
-}
-
-/// `None` for types that DALI does not have: BYTES, BF16.
-pub fn to_dali(data_type: DataType) -> Option<c_int> {
-    let mut types = TYPES.iter();
-    types
-        .find(|(_, known)| *known == data_type)
-        .map(|&(number, _)| number)
-}
+/// Of the types that both have: DALI has neither BYTES nor BF16, and has others beside numbers, such
+/// as its names of interpolations.
+pub const TYPES: TypeNumbers = TypeNumbers(&[
+    (DataType::Uint8, 0),
+    (DataType::Uint16, 1),
+    (DataType::Uint32, 2),
+    (DataType::Uint64, 3),
+    (DataType::Int8, 4),
+    (DataType::Int16, 5),
+    (DataType::Int32, 6),
+    (DataType::Int64, 7),
+    (DataType::Fp16, 8),
+    (DataType::Fp32, 9),
+    (DataType::Fp64, 10),
+    (DataType::Bool, 11),
+]);
 
 #[cfg(test)]
 mod tests {
@@ -42,13 +27,16 @@ mod tests {
     #[test]
     fn numbers_go_both_ways() {
         for data_type in DataType::ALL {
-            let number = to_dali(data_type);
-            assert_eq!(number.and_then(from_dali), number.map(|_| data_type));
+            let number = TYPES.number(data_type);
+            assert_eq!(
+                number.and_then(|number| TYPES.data_type(number)),
+                number.map(|_| data_type)
+            );
             let is_missing = matches!(data_type, DataType::Bytes | DataType::Bf16);
             assert_eq!(number.is_none(), is_missing, "{data_type:?}");
         }
         for unknown in [-1, 12, 20, 1001] {
-            assert_eq!(from_dali(unknown), None);
+            assert_eq!(TYPES.data_type(unknown), None);
         }
     }
 }

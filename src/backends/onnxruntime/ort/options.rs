@@ -1,11 +1,11 @@
 //! Options of sessions.
 
 use std::ffi::{CString, c_int};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr;
 
 use conch_backend_sdk::Error;
+use conch_backend_sdk::engine::c_path;
 
 use super::runtime::Runtime;
 use super::table::OrtSessionOptions;
@@ -151,9 +151,4 @@ impl Drop for RawOptions<'_> {
         // SAFETY: ours; a session made from them has copied them.
         unsafe { (self.runtime.table.release_session_options)(self.raw) };
     }
-}
-
-pub(super) fn c_path(path: &Path) -> Result<CString, Error> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::invalid(format!("path {} contains a NUL", path.display())))
 }

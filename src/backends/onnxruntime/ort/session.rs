@@ -6,14 +6,14 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
+use sdk::engine::{Feed, Signature, Target, TensorInfo, c_path};
 use sdk::{Error, Interrupt};
 
-use super::options::{RawOptions, SessionOptions, c_path};
+use super::options::{RawOptions, SessionOptions};
 use super::run_options::RunOptions;
 use super::runtime::Runtime;
 use super::table::{OrtSession, OrtTypeInfo, Status};
 use super::value::{Value, data_type_from_onnx};
-use conch_backend_sdk::engine::{Feed, Signature, Target, TensorInfo};
 
 /// `ONNX_TYPE_TENSOR`.
 const ONNX_TYPE_TENSOR: c_int = 1;

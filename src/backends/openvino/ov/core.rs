@@ -1,12 +1,11 @@
 //! OpenVINO's core: its devices and plug-ins, with their properties.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use conch_backend_sdk::Error;
+use conch_backend_sdk::engine::{c_path, c_string};
 
 use super::compiled::CompiledModel;
 use super::model::Model;
@@ -100,8 +99,7 @@ impl Core {
     /// # Errors
     /// `Internal` with OpenVINO's own words.
     pub fn read_model(&self, path: &Path) -> Result<Model, Error> {
-        let path = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| Error::invalid("a path that contains a NUL"))?;
+        let path = c_path(path)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the core is live, the path NUL-terminated, the result writable. Null: weights are
         // where the format says.
@@ -154,8 +152,4 @@ impl Drop for Core {
         // SAFETY: ours. Models hold what they need of it.
         unsafe { (self.runtime.functions.core_free)(self.raw.as_ptr()) };
     }
-}
-
-fn c_string(text: &str) -> Result<CString, Error> {
-    CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains a NUL")))
 }

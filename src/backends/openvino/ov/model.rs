@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_backend_sdk::{DataType, Error};
 
 use super::runtime::Runtime;
-use super::table::{Dimension, OvModel, OvPort, PartialShape, Status};
+use super::table::{Dimension, OvModel, OvPort, OvPreprocessor, PartialShape, Status};
 
 /// Any size, in a dimension.
 const OPEN: Dimension = Dimension { min: -1, max: -1 };
@@ -30,6 +30,17 @@ pub struct Model {
 
 // SAFETY: a model may be used from any thread, one at a time.
 unsafe impl Send for Model {}
+
+/// What preprocessing has for inputs, and again for outputs: for a port's description, and for the
+/// description of its tensor.
+struct Side<I, T> {
+    name: &'static str,
+    info: unsafe extern "C" fn(*const OvPreprocessor, usize, *mut *mut I) -> Status,
+    tensor: unsafe extern "C" fn(*const I, *mut *mut T) -> Status,
+    set_element_type: unsafe extern "C" fn(*mut T, c_int) -> Status,
+    free_tensor: unsafe extern "C" fn(*mut T),
+    free_info: unsafe extern "C" fn(*mut I),
+}
 
 type PortAt = unsafe extern "C" fn(*const OvModel, usize, *mut *mut OvPort) -> Status;
 
@@ -122,16 +133,32 @@ impl Model {
         outputs: &[(usize, DataType)],
     ) -> Result<Model, Error> {
         let functions = &self.runtime.functions;
+        let input_side = Side {
+            name: "input",
+            info: functions.preprocessor_input,
+            tensor: functions.input_info_tensor,
+            set_element_type: functions.input_tensor_set_element_type,
+            free_tensor: functions.input_tensor_free,
+            free_info: functions.input_info_free,
+        };
+        let output_side = Side {
+            name: "output",
+            info: functions.preprocessor_output,
+            tensor: functions.output_info_tensor,
+            set_element_type: functions.output_tensor_set_element_type,
+            free_tensor: functions.output_tensor_free,
+            free_info: functions.output_info_free,
+        };
         let mut steps = ptr::null_mut();
         // SAFETY: the model is live, the result writable.
         let status = unsafe { (functions.preprocessor_create)(self.as_ptr(), &raw mut steps) };
         self.runtime.check(status, "model preprocessing")?;
         let all_set = (|| {
             for &(index, data_type) in inputs {
-                self.convert_input(steps, index, self.number(data_type)?)?;
+                self.convert(steps, index, data_type, &input_side)?;
             }
             for &(index, data_type) in outputs {
-                self.convert_output(steps, index, self.number(data_type)?)?;
+                self.convert(steps, index, data_type, &output_side)?;
             }
             Ok(())
         })();
@@ -148,59 +175,34 @@ impl Model {
         unsafe { Model::own(&self.runtime, raw) }
     }
 
-    fn number(&self, data_type: DataType) -> Result<c_int, Error> {
-        self.runtime.elements.number(data_type).ok_or_else(|| {
-            Error::unsupported(format!("unsupported datatype {}", data_type.config_name()))
-        })
-    }
-
-    fn convert_input(
+    /// Sets the element type of one input or output among the steps.
+    fn convert<I, T>(
         &self,
-        steps: *mut super::table::OvPreprocessor,
+        steps: *mut OvPreprocessor,
         index: usize,
-        element: c_int,
+        data_type: DataType,
+        side: &Side<I, T>,
     ) -> Result<(), Error> {
-        let functions = &self.runtime.functions;
+        let element = self.runtime.elements.number(data_type).ok_or_else(|| {
+            Error::unsupported(format!("unsupported datatype {}", data_type.config_name()))
+        })?;
         let (mut info, mut tensor) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the steps are live, the results writable; what was made is ours and freed once,
         // the inner first.
         let status = unsafe {
-            let mut status = (functions.preprocessor_input)(steps, index, &raw mut info);
+            let mut status = (side.info)(steps, index, &raw mut info);
             if status == 0 {
-                status = (functions.input_info_tensor)(info, &raw mut tensor);
+                status = (side.tensor)(info, &raw mut tensor);
                 if status == 0 {
-                    status = (functions.input_tensor_set_element_type)(tensor, element);
-                    (functions.input_tensor_free)(tensor);
+                    status = (side.set_element_type)(tensor, element);
+                    (side.free_tensor)(tensor);
                 }
-                (functions.input_info_free)(info);
+                (side.free_info)(info);
             }
             status
         };
-        self.runtime.check(status, "setting precision of an input")
-    }
-
-    fn convert_output(
-        &self,
-        steps: *mut super::table::OvPreprocessor,
-        index: usize,
-        element: c_int,
-    ) -> Result<(), Error> {
-        let functions = &self.runtime.functions;
-        let (mut info, mut tensor) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: as for inputs.
-        let status = unsafe {
-            let mut status = (functions.preprocessor_output)(steps, index, &raw mut info);
-            if status == 0 {
-                status = (functions.output_info_tensor)(info, &raw mut tensor);
-                if status == 0 {
-                    status = (functions.output_tensor_set_element_type)(tensor, element);
-                    (functions.output_tensor_free)(tensor);
-                }
-                (functions.output_info_free)(info);
-            }
-            status
-        };
-        self.runtime.check(status, "setting precision of an output")
+        let doing = format!("setting precision of an {}", side.name);
+        self.runtime.check(status, &doing)
     }
 
     fn ports(&self, count: usize, at: PortAt, role: &str) -> Result<Vec<Port>, Error> {

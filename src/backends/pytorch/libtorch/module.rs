@@ -1,13 +1,13 @@
 //! TorchScript modules, run through the shim.
 
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::CStr;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 
 use conch_backend_sdk::Error;
+use conch_backend_sdk::engine::c_path;
 
 use super::shim::{RawInput, RawModule, RawOptions, RawOutputs, RunOptions};
 use super::tensor::Tensor;
@@ -61,8 +61,7 @@ impl Module {
         to_cpu: bool,
     ) -> Result<Self, Error> {
         let shim = torch.shim()?;
-        let path = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| Error::invalid("a path with a NUL in it"))?;
+        let path = c_path(path)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the path is NUL-terminated, the result writable.
         let failure = unsafe {

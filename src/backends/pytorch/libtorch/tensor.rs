@@ -11,7 +11,7 @@ use sdk::{DataType, Error, element_count, shape_text};
 
 use super::library::RawTensor;
 use super::torch::Torch;
-use crate::tensors::{data_type_of, scalar_type_of};
+use crate::tensors::SCALAR_TYPES;
 
 /// `c10::DeviceType::CPU`.
 const CPU: i32 = 0;
@@ -35,7 +35,7 @@ impl Tensor {
     /// `Internal` with torch's own words, out of memory among them.
     pub fn copies_of(torch: &Arc<Torch>, feed: &Feed<'_>, copies: usize) -> Result<Self, Error> {
         let name = feed.name.to_string_lossy();
-        let scalar_type = scalar_type_of(feed.data_type).ok_or_else(|| {
+        let scalar_type = SCALAR_TYPES.number(feed.data_type).ok_or_else(|| {
             Error::invalid(format!(
                 "unsupported datatype {} for input '{name}'",
                 feed.data_type.config_name()
@@ -87,7 +87,8 @@ impl Tensor {
     /// # Errors
     /// As [`copies_of`](Self::copies_of).
     pub fn zeros(torch: &Arc<Torch>, data_type: DataType, shape: &[i64]) -> Result<Self, Error> {
-        let scalar_type = scalar_type_of(data_type)
+        let scalar_type = SCALAR_TYPES
+            .number(data_type)
             .ok_or_else(|| Error::invalid("a tensor of a type that torch has not"))?;
         let count = byte_count(data_type, shape)
             .ok_or_else(|| Error::invalid("a tensor of an impossible shape"))?;
@@ -159,7 +160,7 @@ impl Tensor {
         // SAFETY: the tensor is live, the result writable.
         let status = unsafe { (self.torch.functions.dtype)(self.as_ptr(), &raw mut scalar_type) };
         self.torch.check(status, "cannot read a tensor's type")?;
-        data_type_of(scalar_type).ok_or_else(|| {
+        SCALAR_TYPES.data_type(scalar_type).ok_or_else(|| {
             Error::unsupported(format!("an output of torch's scalar type {scalar_type}"))
         })
     }

@@ -1,6 +1,10 @@
 //! Parts of a binding to an engine's C interface: opaque types, functions, texts.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::Error;
 
 /// Declares types of a C library that are only ever used behind pointers.
 ///
@@ -145,6 +149,23 @@ pub unsafe fn text_at(text: *const c_char) -> String {
     // SAFETY: by this function's contract.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
+}
+
+/// A text for C.
+///
+/// # Errors
+/// `InvalidArgument` if there is a NUL in it.
+pub fn c_string(text: &str) -> Result<CString, Error> {
+    CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains a NUL")))
+}
+
+/// A path for C.
+///
+/// # Errors
+/// As [`c_string`].
+pub fn c_path(path: &Path) -> Result<CString, Error> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::invalid(format!("path {} contains a NUL", path.display())))
 }
 
 // Miri has no dynamic linker.

@@ -32,9 +32,10 @@ mod states;
 mod targets;
 mod tensor;
 pub mod threads;
+mod type_numbers;
 pub mod validate;
 
-pub use bindings::text_at;
+pub use bindings::{c_path, c_string, text_at};
 pub use engines::Engines;
 pub use library::{Binding, Library};
 pub use library_place::LibraryPlace;
@@ -43,3 +44,4 @@ pub use runner::Runner;
 pub use session::{Output, Session};
 pub use settings::{DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, prefer_cpus, refuse_gpu};
 pub use tensor::{Contents, Feed, Memory, Signature, Target, TensorInfo};
+pub use type_numbers::TypeNumbers;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
-use sdk::engine::Feed;
+use sdk::engine::{Feed, c_path};
 
-use super::library::{Library, c_path};
+use super::library::Library;
 use super::options::RawOptions;
 use super::table::{TF_Buffer, TF_Graph, TF_Operation, TF_Output, TF_Session, contents};
 use super::tensor::{Output, Tensor};

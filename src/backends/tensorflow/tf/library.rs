@@ -1,14 +1,12 @@
 //! An opened TensorFlow library.
 
-use std::ffi::CString;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use conch_backend_sdk as sdk;
 use prost::Message;
 use sdk::Error;
-use sdk::engine::{self, LibraryPlace, text_at};
+use sdk::engine::{self, LibraryPlace, c_path, text_at};
 
 use super::table::{Table, contents};
 use crate::messages::OpList;
@@ -113,11 +111,6 @@ impl Library {
 fn parse(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
-pub(super) fn c_path(path: &Path) -> Result<CString, Error> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::invalid(format!("path {} contains a NUL", path.display())))
 }
 
 #[cfg(test)]
