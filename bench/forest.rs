@@ -32,7 +32,8 @@ fn main() {
     let rows = arguments.require("rows");
     let threads = arguments.take("threads", 1);
     arguments.finish();
-    let done = Bare::load(&format, &model, &rows, threads).and_then(|mut bare| bare.attend());
+    let done =
+        Workload::load(&format, &model, &rows, threads).and_then(|mut workload| workload.attend());
     if let Err(error) = done {
         eprintln!("{error}");
         exit(1);
@@ -40,15 +41,20 @@ fn main() {
 }
 
 /// A forest, and rows for it.
-struct Bare {
+struct Workload {
     forest: Compiled,
     predictor: Predictor,
     rows: Vec<f32>,
     answers: Vec<f32>,
 }
 
-impl Bare {
-    fn load(format: &str, model: &str, rows: &str, threads: usize) -> Result<Bare, Box<dyn Error>> {
+impl Workload {
+    fn load(
+        format: &str,
+        model: &str,
+        rows: &str,
+        threads: usize,
+    ) -> Result<Workload, Box<dyn Error>> {
         let mut formats = Format::ALL.into_iter();
         let format = formats
             .find(|known| known.name() == format)
@@ -58,7 +64,7 @@ impl Bare {
         let numbers = bytes.as_chunks().0.iter();
         let rows: Vec<f32> = numbers.map(|&bytes| f32::from_le_bytes(bytes)).collect();
         let count = rows.len() / forest.feature_count;
-        Ok(Bare {
+        Ok(Workload {
             answers: vec![0.0; count * forest.class_count],
             predictor: Predictor::new(threads),
             rows,

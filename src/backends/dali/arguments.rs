@@ -3,7 +3,7 @@
 
 use conch_backend_sdk::Error;
 
-use crate::wire::{Fields, Value};
+use crate::wire::{FieldValue, MessageFields};
 
 /// Numbers of fields of `OpDef` in DALI's `dali.proto`.
 const OPERATOR_NAME: u64 = 1;
@@ -25,10 +25,10 @@ const IS_LIST: u64 = 8;
 /// `InvalidArgument` if one has no value, or a message in it is cut short.
 pub fn check(operator: &[u8]) -> Result<(), Error> {
     let mut name = "";
-    for field in Fields::of(operator) {
+    for field in MessageFields::of(operator) {
         match field.ok_or_else(cut)? {
-            (OPERATOR_NAME, Value::Bytes(bytes)) => name = text(bytes),
-            (ARGUMENT, Value::Bytes(argument)) => check_argument(name, argument)?,
+            (OPERATOR_NAME, FieldValue::Bytes(bytes)) => name = text(bytes),
+            (ARGUMENT, FieldValue::Bytes(argument)) => check_argument(name, argument)?,
             _ => {}
         }
     }
@@ -37,12 +37,12 @@ pub fn check(operator: &[u8]) -> Result<(), Error> {
 
 fn check_argument(operator: &str, argument: &[u8]) -> Result<(), Error> {
     let (mut name, mut type_name, mut is_list, mut elements) = ("", "", false, Vec::new());
-    for field in Fields::of(argument) {
+    for field in MessageFields::of(argument) {
         match field.ok_or_else(cut)? {
-            (NAME, Value::Bytes(bytes)) => name = text(bytes),
-            (TYPE, Value::Bytes(bytes)) => type_name = text(bytes),
-            (IS_LIST, Value::Varint(value)) => is_list = value != 0,
-            (ELEMENT, Value::Bytes(element)) => elements.push(element),
+            (NAME, FieldValue::Bytes(bytes)) => name = text(bytes),
+            (TYPE, FieldValue::Bytes(bytes)) => type_name = text(bytes),
+            (IS_LIST, FieldValue::Varint(value)) => is_list = value != 0,
+            (ELEMENT, FieldValue::Bytes(element)) => elements.push(element),
             _ => {}
         }
     }
@@ -73,14 +73,14 @@ fn value_field(type_name: &str) -> Option<u64> {
 }
 
 fn has_value(argument: &[u8], wanted: u64) -> Result<bool, Error> {
-    for field in Fields::of(argument) {
+    for field in MessageFields::of(argument) {
         let (number, value) = field.ok_or_else(cut)?;
         let is_value = match value {
             // Texts stand alone; numbers may be packed together.
-            Value::Bytes(packed) => wanted == TEXTS || !packed.is_empty(),
-            Value::Fixed32 => wanted == FLOATS,
-            Value::Varint(_) => wanted == INTEGERS || wanted == TRUTHS,
-            Value::Fixed64 => false,
+            FieldValue::Bytes(packed) => wanted == TEXTS || !packed.is_empty(),
+            FieldValue::Fixed32 => wanted == FLOATS,
+            FieldValue::Varint(_) => wanted == INTEGERS || wanted == TRUTHS,
+            FieldValue::Fixed64 => false,
         };
         if number == wanted && is_value {
             return Ok(true);

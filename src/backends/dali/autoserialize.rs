@@ -40,7 +40,7 @@ const WORDS_MAX: usize = 500;
 /// `Unavailable` if the interpreter cannot be started or takes too long; `InvalidArgument` with its
 /// last words if it fails.
 pub fn serialize(python: &Path, definition: &Path) -> Result<Vec<u8>, Error> {
-    let folder = Folder::make()?;
+    let folder = TemporaryFolder::make()?;
     let (target, words) = (folder.path.join("model.dali"), folder.path.join("words"));
     let unavailable = |what: &str, error: std::io::Error| {
         Error::unavailable(format!("{what} '{}': {error}", python.display()))
@@ -108,11 +108,11 @@ fn last_line(text: &str) -> String {
 }
 
 /// A folder of our own for the files of one run, gone afterwards.
-struct Folder {
+struct TemporaryFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl TemporaryFolder {
     fn make() -> Result<Self, Error> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -127,11 +127,11 @@ impl Folder {
                     path.display()
                 ))
             })?;
-        Ok(Folder { path })
+        Ok(TemporaryFolder { path })
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         // A folder that stays is in the way of nothing.
         let _ = fs::remove_dir_all(&self.path);

@@ -7,7 +7,7 @@ use conch_backend_sdk as sdk;
 use sdk::{Error, Request, Response, shape_text};
 
 use crate::capi::{OutputList, Outputs};
-use crate::feed::Entry;
+use crate::feed::BatchEntry;
 
 /// What becomes of an output of the pipeline, which has the same place in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct OutputPlan {
 pub fn responses<'b>(
     outputs: &Outputs<'_>,
     plans: &[OutputPlan],
-    entries: &[Entry<'b>],
+    entries: &[BatchEntry<'b>],
 ) -> Result<Vec<Option<Response<'b>>>, Error> {
     let lists = (0..plans.len())
         .map(|index| outputs.list(index))
@@ -75,7 +75,7 @@ pub fn whole<'b>(
 fn response<'b>(
     lists: &[OutputList<'_>],
     plans: &[OutputPlan],
-    entry: &Entry<'b>,
+    entry: &BatchEntry<'b>,
     samples: &Range<usize>,
 ) -> Result<Response<'b>, Error> {
     let response = entry.request.respond()?;

@@ -9,12 +9,12 @@ use crate::capi::{InputList, Port, Runtime};
 
 /// A request of a batch, and how many samples it has.
 #[derive(Clone, Copy)]
-pub struct Entry<'b> {
+pub struct BatchEntry<'b> {
     pub request: Request<'b>,
     pub sample_count: usize,
 }
 
-impl<'b> Entry<'b> {
+impl<'b> BatchEntry<'b> {
     /// # Errors
     /// `InvalidArgument` if the request's inputs differ in their first dimension, or have no
     /// samples.
@@ -33,7 +33,7 @@ impl<'b> Entry<'b> {
             .and_then(|count| usize::try_from(count).ok())
             .filter(|count| *count > 0)
             .ok_or_else(|| Error::invalid("a request must have at least one sample"))?;
-        Ok(Entry {
+        Ok(BatchEntry {
             request,
             sample_count,
         })
@@ -48,7 +48,7 @@ impl<'b> Entry<'b> {
 pub fn list<'r>(
     runtime: &'r Runtime,
     port: &Port,
-    entries: &[Entry<'_>],
+    entries: &[BatchEntry<'_>],
 ) -> Result<InputList<'r>, Error> {
     let inputs = entries
         .iter()

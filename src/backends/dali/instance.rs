@@ -9,7 +9,7 @@ use sdk::{Batch, Error};
 use crate::capi::{Options, Outputs, Pipeline, Port};
 use crate::deliver::{self, OutputPlan};
 use crate::engine::Engine;
-use crate::feed::{self, Entry};
+use crate::feed::{self, BatchEntry};
 use crate::pipeline_file::PipelineFile;
 
 /// How a model's pipelines are made, and what they take and make.
@@ -28,7 +28,7 @@ pub struct Plan {
 /// ```text
 /// Built ──run fails──► Spoiled ──next run──► Built, or still Spoiled
 /// ```
-enum State {
+enum PipelineState {
     Built(Pipeline),
     Spoiled,
 }
@@ -37,7 +37,7 @@ enum State {
 pub struct Instance {
     plan: Plan,
     options: Options,
-    state: State,
+    state: PipelineState,
     /// Names each batch to the pipeline, which notes what became of it.
     batch_number: u64,
 }
@@ -50,7 +50,7 @@ impl Instance {
         Ok(Instance {
             plan: plan.clone(),
             options,
-            state: State::Built(pipeline),
+            state: PipelineState::Built(pipeline),
             batch_number: 0,
         })
     }
@@ -59,7 +59,7 @@ impl Instance {
     pub fn run(&mut self, batch: &Batch<'_>) {
         let mut entries = Vec::with_capacity(batch.len());
         for request in batch.requests() {
-            match Entry::new(request) {
+            match BatchEntry::new(request) {
                 Ok(entry) => entries.push(entry),
                 Err(error) => request.fail(error),
             }
@@ -78,7 +78,7 @@ impl Instance {
 
     /// One run for all, or where that fails, one for each: whose input cannot be decoded fails
     /// alone.
-    fn run_together(&mut self, batch: &Batch<'_>, entries: &[Entry<'_>]) {
+    fn run_together(&mut self, batch: &Batch<'_>, entries: &[BatchEntry<'_>]) {
         if entries.is_empty() {
             return;
         }
@@ -100,12 +100,13 @@ impl Instance {
         }
     }
 
-    fn run_once(&mut self, batch: &Batch<'_>, entries: &[Entry<'_>]) -> Result<(), Error> {
+    fn run_once(&mut self, batch: &Batch<'_>, entries: &[BatchEntry<'_>]) -> Result<(), Error> {
         let id = self.next_id();
         let inputs = &self.plan.inputs;
         let plans = &self.plan.outputs;
         let engine = &self.plan.engine;
-        let mut pipeline = Running::take(&mut self.state, engine, &self.plan.file, &self.options)?;
+        let mut pipeline =
+            PipelineGuard::take(&mut self.state, engine, &self.plan.file, &self.options)?;
         for port in inputs {
             let list = feed::list(&engine.runtime, port, entries)?;
             pipeline.get().feed(&port.name, list, &id)?;
@@ -130,11 +131,12 @@ impl Instance {
     }
 
     /// Runs until the pipeline has used up what the request brought, with a response for each run.
-    fn run_to_the_end(&mut self, batch: &Batch<'_>, entry: &Entry<'_>) -> Result<(), Error> {
+    fn run_to_the_end(&mut self, batch: &Batch<'_>, entry: &BatchEntry<'_>) -> Result<(), Error> {
         let id = self.next_id();
         let inputs = &self.plan.inputs;
         let engine = &self.plan.engine;
-        let mut pipeline = Running::take(&mut self.state, engine, &self.plan.file, &self.options)?;
+        let mut pipeline =
+            PipelineGuard::take(&mut self.state, engine, &self.plan.file, &self.options)?;
         for port in inputs {
             let list = feed::list(&engine.runtime, port, std::slice::from_ref(entry))?;
             pipeline.get().feed(&port.name, list, &id)?;
@@ -174,23 +176,23 @@ impl Instance {
 
 /// The pipeline while it is used: what leaves early, for whatever reason, leaves it spoiled, since
 /// what was fed is still in it.
-struct Running<'s> {
-    state: &'s mut State,
+struct PipelineGuard<'s> {
+    state: &'s mut PipelineState,
     pipeline: Pipeline,
 }
 
-impl<'s> Running<'s> {
+impl<'s> PipelineGuard<'s> {
     fn take(
-        state: &'s mut State,
+        state: &'s mut PipelineState,
         engine: &Engine,
         file: &PipelineFile,
         options: &Options,
     ) -> Result<Self, Error> {
-        let pipeline = match std::mem::replace(state, State::Spoiled) {
-            State::Built(pipeline) => pipeline,
-            State::Spoiled => engine.build(file, options)?,
+        let pipeline = match std::mem::replace(state, PipelineState::Spoiled) {
+            PipelineState::Built(pipeline) => pipeline,
+            PipelineState::Spoiled => engine.build(file, options)?,
         };
-        Ok(Running { state, pipeline })
+        Ok(PipelineGuard { state, pipeline })
     }
 
     fn get(&mut self) -> &mut Pipeline {
@@ -198,7 +200,7 @@ impl<'s> Running<'s> {
     }
 
     fn keep(self) {
-        *self.state = State::Built(self.pipeline);
+        *self.state = PipelineState::Built(self.pipeline);
     }
 }
 

@@ -4,7 +4,7 @@
 use conch_backend_sdk::Error;
 
 use crate::arguments;
-use crate::wire::{self, Fields, Value};
+use crate::wire::{self, FieldValue, MessageFields};
 
 /// Numbers of fields of `PipelineDef` in DALI's `dali.proto`.
 const BATCH_SIZE: u64 = 2;
@@ -28,8 +28,8 @@ impl PipelineFile {
         let batch_size = batch_size(&bytes).ok_or_else(|| {
             Error::invalid("the file is not a pipeline that DALI serialised, or a part of one")
         })?;
-        for (number, value) in Fields::of(&bytes).flatten() {
-            if let (OPERATOR, Value::Bytes(operator)) = (number, value) {
+        for (number, value) in MessageFields::of(&bytes).flatten() {
+            if let (OPERATOR, FieldValue::Bytes(operator)) = (number, value) {
                 arguments::check(operator)?;
             }
         }
@@ -60,8 +60,8 @@ impl PipelineFile {
 /// size is missing, which every pipeline has.
 fn batch_size(bytes: &[u8]) -> Option<i64> {
     let mut batch_size = None;
-    for field in Fields::of(bytes) {
-        if let (BATCH_SIZE, Value::Varint(value)) = field? {
+    for field in MessageFields::of(bytes) {
+        if let (BATCH_SIZE, FieldValue::Varint(value)) = field? {
             batch_size = Some(value.cast_signed());
         }
     }

@@ -8,7 +8,7 @@ const FIXED_32: u64 = 5;
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum FieldValue<'a> {
     Varint(u64),
     /// Text, a message, or several numbers.
     Bytes(&'a [u8]),
@@ -18,25 +18,25 @@ pub enum Value<'a> {
 
 /// The fields of a message with their numbers. The last one is `None` if the bytes do not end
 /// where a field ends.
-pub struct Fields<'a> {
+pub struct MessageFields<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     pub fn of(message: &'a [u8]) -> Self {
-        Fields { rest: message }
+        MessageFields { rest: message }
     }
 
-    fn read(&mut self) -> Option<(u64, Value<'a>)> {
+    fn read(&mut self) -> Option<(u64, FieldValue<'a>)> {
         let key = self.read_varint()?;
         let value = match key & 7 {
-            VARINT => Value::Varint(self.read_varint()?),
-            FIXED_64 => self.take(8).map(|_| Value::Fixed64)?,
+            VARINT => FieldValue::Varint(self.read_varint()?),
+            FIXED_64 => self.take(8).map(|_| FieldValue::Fixed64)?,
             BYTES => {
                 let len = self.read_varint()?;
-                Value::Bytes(self.take(usize::try_from(len).ok()?)?)
+                FieldValue::Bytes(self.take(usize::try_from(len).ok()?)?)
             }
-            FIXED_32 => self.take(4).map(|_| Value::Fixed32)?,
+            FIXED_32 => self.take(4).map(|_| FieldValue::Fixed32)?,
             _ => return None,
         };
         Some((key >> 3, value))
@@ -61,8 +61,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Option<(u64, Value<'a>)>;
+impl<'a> Iterator for MessageFields<'a> {
+    type Item = Option<(u64, FieldValue<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -90,18 +90,18 @@ mod tests {
 
     #[test]
     fn reads_fields() {
-        let fields = |bytes| Fields::of(bytes).collect::<Option<Vec<_>>>();
+        let fields = |bytes| MessageFields::of(bytes).collect::<Option<Vec<_>>>();
         for (bytes, expected) in [
             (&[][..], Some(vec![])),
-            (&[0x10, 0x80, 2], Some(vec![(2, Value::Varint(256))])),
+            (&[0x10, 0x80, 2], Some(vec![(2, FieldValue::Varint(256))])),
             (
                 &[
                     0x2a, 2, 7, 8, 0x0d, 1, 2, 3, 4, 0x09, 1, 2, 3, 4, 5, 6, 7, 8,
                 ],
                 Some(vec![
-                    (5, Value::Bytes(&[7, 8])),
-                    (1, Value::Fixed32),
-                    (1, Value::Fixed64),
+                    (5, FieldValue::Bytes(&[7, 8])),
+                    (1, FieldValue::Fixed32),
+                    (1, FieldValue::Fixed64),
                 ]),
             ),
             // Cut short, of a kind that is not used, not ending.
@@ -126,8 +126,8 @@ mod tests {
         for value in [0, 1, 127, 128, 300, u64::MAX] {
             let mut bytes = vec![0x08];
             write_varint(&mut bytes, value);
-            let fields: Vec<_> = Fields::of(&bytes).collect();
-            assert_eq!(fields, [Some((1, Value::Varint(value)))]);
+            let fields: Vec<_> = MessageFields::of(&bytes).collect();
+            assert_eq!(fields, [Some((1, FieldValue::Varint(value)))]);
         }
     }
 }

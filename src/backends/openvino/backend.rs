@@ -12,13 +12,13 @@ use sdk::{
     BackendContext, Batch, DetachedBatch, Error, InstanceContext, ModelConfig, ModelContext,
 };
 
-use crate::batching::{self, Batching, Prepared};
-use crate::checked;
-use crate::compiled::CompiledModels;
+use crate::batching::{self, Batching, ConfiguredModel};
 use crate::layout;
 use crate::ov::{Core, PLACE, Runtime};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::shared_models::SharedModels;
+use crate::variables_index;
 use crate::workers::Workers;
 
 /// What a model's file or folder is called where the configuration does not say: the first of these
@@ -62,7 +62,7 @@ pub struct Model {
     settings: Settings,
     runtime: Arc<Runtime>,
     path: PathBuf,
-    compiled: CompiledModels,
+    shared_models: SharedModels,
 }
 
 impl sdk::Model for Model {
@@ -78,7 +78,7 @@ impl sdk::Model for Model {
             Ok(runtime)
         })?;
         let path = model_path(context)?;
-        checked::check(&path)?;
+        variables_index::check(&path)?;
         let (size, signature) = completion(backend, context.config(), &path);
         autofill(context, size, || signature(&runtime, &settings))?;
         Ok(Model {
@@ -87,7 +87,7 @@ impl sdk::Model for Model {
             settings,
             runtime,
             path,
-            compiled: CompiledModels::default(),
+            shared_models: SharedModels::default(),
         })
     }
 }
@@ -98,7 +98,7 @@ impl Model {
     fn runners(&self, context: &InstanceContext) -> Result<Vec<Runner<Session>>, Error> {
         let share = threads::share_of_cpus(&self.config, context);
         let sessions = self
-            .compiled
+            .shared_models
             .sessions(&self.name, &self.settings, share, || self.prepare())?;
         // One batch of a sequence must be finished before the next begins.
         let is_sequential = self.config.json().get("sequence_batching").is_some();
@@ -110,11 +110,11 @@ impl Model {
         sessions.into_iter().take(count).map(runner).collect()
     }
 
-    fn prepare(&self) -> Result<(Core, Prepared), Error> {
+    fn prepare(&self) -> Result<(Core, ConfiguredModel), Error> {
         let core = new_core(&self.runtime, &self.settings)?;
         let read = |core: &Core| core.read_model(&self.path);
-        let prepared = batching::prepare(&self.name, &self.config, &self.settings, &core, read)?;
-        Ok((core, prepared))
+        let configured = batching::prepare(&self.name, &self.config, &self.settings, &core, read)?;
+        Ok((core, configured))
     }
 }
 

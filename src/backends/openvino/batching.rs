@@ -21,7 +21,7 @@ pub enum Batching {
 }
 
 /// A model with the shapes and element types that the configuration asks for.
-pub struct Prepared {
+pub struct ConfiguredModel {
     pub model: Model,
     pub batching: Batching,
     pub signature: Signature,
@@ -37,7 +37,7 @@ pub fn prepare(
     settings: &Settings,
     core: &Core,
     read: impl Fn(&Core) -> Result<Model, Error>,
-) -> Result<Prepared, Error> {
+) -> Result<ConfiguredModel, Error> {
     let model = read(core)?;
     let rows = usize::try_from(config.max_batch_size()).unwrap_or(0);
     let fixed = Batching::Fixed {
@@ -66,7 +66,7 @@ pub fn prepare(
     };
     let model = convert(model_name, config, model)?;
     let signature = signature(&model, batching)?;
-    Ok(Prepared {
+    Ok(ConfiguredModel {
         model,
         batching,
         signature,

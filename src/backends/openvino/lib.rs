@@ -8,14 +8,14 @@
 
 mod backend;
 mod batching;
-mod checked;
-mod compiled;
 mod layout;
 #[allow(unsafe_code)] // The one door to the C library.
 mod ov;
 mod session;
 mod settings;
 mod shapes;
+mod shared_models;
+mod variables_index;
 mod workers;
 
 conch_backend_sdk::export_backend!(backend::Backend, detached);

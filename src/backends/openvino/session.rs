@@ -8,11 +8,11 @@ use sdk::engine::{self, Contents, Feed, Signature, Target, TensorInfo};
 use sdk::{Error, Interrupt};
 
 use crate::batching::Batching;
-use crate::ov::{InferRequest, Tensor, Words};
+use crate::ov::{AlignedBuffer, InferRequest, Tensor};
 use crate::shapes::Shapes;
 
 /// What the sessions of a compiled model share: how batches are brought to it.
-pub struct Facts {
+pub struct ModelInterface {
     pub batching: Batching,
     pub signature: Signature,
     /// Where requests can bring shapes that do not fit.
@@ -28,22 +28,22 @@ pub struct Session {
     request: Arc<InferRequest>,
     /// Held by each output of the last run: its memory is written by the next one.
     outputs: Arc<()>,
-    facts: Arc<Facts>,
+    interface: Arc<ModelInterface>,
     /// The shapes of the last run, which need no second look.
     last_dims: Vec<i64>,
     model_name: String,
     /// Copies of inputs that are not aligned, or are filled up; kept for their memory.
-    copies: Vec<Words>,
+    copies: Vec<AlignedBuffer>,
 }
 
 impl Session {
-    pub fn new(request: InferRequest, facts: &Arc<Facts>, model_name: &str) -> Self {
-        let inputs = &facts.signature.inputs;
+    pub fn new(request: InferRequest, interface: &Arc<ModelInterface>, model_name: &str) -> Self {
+        let inputs = &interface.signature.inputs;
         Session {
             request: Arc::new(request),
             outputs: Arc::new(()),
-            copies: inputs.iter().map(|_| Words::default()).collect(),
-            facts: Arc::clone(facts),
+            copies: inputs.iter().map(|_| AlignedBuffer::default()).collect(),
+            interface: Arc::clone(interface),
             last_dims: Vec::new(),
             model_name: model_name.to_owned(),
         }
@@ -54,11 +54,11 @@ impl engine::Session for Session {
     type Output = Output;
 
     fn signature(&self) -> &Signature {
-        &self.facts.signature
+        &self.interface.signature
     }
 
     fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
-        self.facts
+        self.interface
             .is_interruptible
             .then(|| Arc::clone(&self.request) as Arc<dyn Interrupt>)
     }
@@ -73,7 +73,7 @@ impl engine::Session for Session {
         }
         let rows = feeds.first().and_then(|feed| feed.shape.first()).copied();
         let rows = usize::try_from(rows.unwrap_or(0)).unwrap_or(0);
-        self.facts.batching.check(rows)?;
+        self.interface.batching.check(rows)?;
         // In the model's order, which is also that of the feeds.
         let find = |info: &TensorInfo| {
             let feed = feeds.iter().find(|feed| *feed.name == *info.name);
@@ -86,16 +86,16 @@ impl engine::Session for Session {
             })
         };
         let given: Vec<_> = self
-            .facts
+            .interface
             .signature
             .inputs
             .iter()
             .map(find)
             .collect::<Result<_, _>>()?;
-        if let Some(shapes) = &self.facts.shapes {
+        if let Some(shapes) = &self.interface.shapes {
             let dims: Vec<_> = given
                 .iter()
-                .map(|feed| run_dims(self.facts.batching, feed))
+                .map(|feed| run_dims(self.interface.batching, feed))
                 .collect();
             let all = dims.concat();
             if all != self.last_dims {
@@ -106,11 +106,11 @@ impl engine::Session for Session {
         }
         let mut inputs = Vec::with_capacity(given.len());
         for (feed, copy) in given.into_iter().zip(&mut self.copies) {
-            inputs.push(input(&self.request, self.facts.batching, feed, copy)?);
+            inputs.push(input(&self.request, self.interface.batching, feed, copy)?);
         }
         self.request.run(&inputs)?;
         let index_of = |target: &Target<'_, '_>| {
-            let mut names = self.facts.signature.outputs.iter();
+            let mut names = self.interface.signature.outputs.iter();
             names.position(|info| info.name == target.info.name)
         };
         targets
@@ -121,7 +121,7 @@ impl engine::Session for Session {
                 })?;
                 Ok(Some(Output {
                     tensor: self.request.output(index)?,
-                    batching: self.facts.batching,
+                    batching: self.interface.batching,
                     rows,
                     _held: Arc::clone(&self.outputs),
                 }))
@@ -196,7 +196,7 @@ fn input<'f>(
     request: &InferRequest,
     batching: Batching,
     feed: &Feed<'f>,
-    copy: &'f mut Words,
+    copy: &'f mut AlignedBuffer,
 ) -> Result<Tensor<'f>, Error> {
     let element_bytes = feed.data_type.element_bytes().unwrap_or(1);
     let shape = run_dims(batching, feed);

@@ -104,9 +104,9 @@ mod tests {
 
     /// Takes inputs of as many columns.
     #[derive(Default)]
-    struct Fake(Cell<usize>);
+    struct FakeModel(Cell<usize>);
 
-    impl TakesShapes for Fake {
+    impl TakesShapes for FakeModel {
         fn take(&self, shapes: &[(&CString, Vec<i64>)]) -> Result<(), Error> {
             self.0.set(self.0.get() + 1);
             let columns: HashSet<_> = shapes.iter().map(|(_, dims)| dims[1]).collect();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn asks_once_for_what_the_model_takes() {
-        let shapes = Shapes::new(Fake::default(), &signature(&[&[-1, -1], &[-1, -1]]));
+        let shapes = Shapes::new(FakeModel::default(), &signature(&[&[-1, -1], &[-1, -1]]));
         let asked = |inputs: &[&[i64]]| {
             let outcome = shapes.check(inputs);
             (outcome.is_ok(), shapes.model.lock().unwrap().0.get())
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn knows_a_limited_number_of_shapes() {
-        let shapes = Shapes::new(Fake::default(), &signature(&[&[-1, -1]]));
+        let shapes = Shapes::new(FakeModel::default(), &signature(&[&[-1, -1]]));
         for rows in 0..5000 {
             shapes.check(&[&[rows, 1]]).unwrap();
         }

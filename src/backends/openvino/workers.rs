@@ -12,19 +12,19 @@ use conch_backend_sdk::Error;
 /// The threads of one instance, which execute batches `B`. Dropped, they finish what they have, and
 /// end.
 pub struct Workers<B> {
-    shared: Arc<Shared<B>>,
+    queue: Arc<BatchQueue<B>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared<B> {
-    state: Mutex<State<B>>,
+struct BatchQueue<B> {
+    state: Mutex<QueueState<B>>,
     /// A batch was given, or the workers are to end.
     given: Condvar,
     /// A worker has nothing to do.
     idle: Condvar,
 }
 
-struct State<B> {
+struct QueueState<B> {
     /// Not more than there are idle workers.
     batches: Vec<B>,
     idle_count: usize,
@@ -40,8 +40,8 @@ impl<B: Send + 'static> Workers<B> {
     where
         E: FnMut(B) + Send + 'static,
     {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+        let queue = Arc::new(BatchQueue {
+            state: Mutex::new(QueueState {
                 batches: Vec::with_capacity(executes.len()),
                 idle_count: executes.len(),
                 is_ending: false,
@@ -50,14 +50,14 @@ impl<B: Send + 'static> Workers<B> {
             idle: Condvar::new(),
         });
         let mut workers = Workers {
-            shared,
+            queue,
             threads: Vec::with_capacity(executes.len()),
         };
         for execute in executes {
-            let shared = Arc::clone(&workers.shared);
+            let queue = Arc::clone(&workers.queue);
             let thread = thread::Builder::new()
                 .name("openvino".to_owned())
-                .spawn(move || work(&shared, execute))
+                .spawn(move || work(&queue, execute))
                 .map_err(|error| {
                     Error::unavailable(format!("no thread for model '{model_name}': {error}"))
                 })?;
@@ -68,20 +68,20 @@ impl<B: Send + 'static> Workers<B> {
 
     /// Gives a batch to an idle worker; waits for one.
     pub fn submit(&self, batch: B) {
-        let mut state = self.shared.lock();
+        let mut state = self.queue.lock();
         while state.idle_count == 0 {
-            state = wait(&self.shared.idle, state);
+            state = wait(&self.queue.idle, state);
         }
         state.idle_count -= 1;
         state.batches.push(batch);
-        self.shared.given.notify_one();
+        self.queue.given.notify_one();
     }
 }
 
 impl<B> Drop for Workers<B> {
     fn drop(&mut self) {
-        self.shared.lock().is_ending = true;
-        self.shared.given.notify_all();
+        self.queue.lock().is_ending = true;
+        self.queue.given.notify_all();
         for thread in self.threads.drain(..) {
             // A panic of a worker is in the log, and its batch was answered.
             let _ = thread.join();
@@ -89,8 +89,8 @@ impl<B> Drop for Workers<B> {
     }
 }
 
-impl<B> Shared<B> {
-    fn lock(&self) -> MutexGuard<'_, State<B>> {
+impl<B> BatchQueue<B> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,11 +109,11 @@ impl<B> Shared<B> {
     }
 }
 
-fn work<B>(shared: &Shared<B>, mut execute: impl FnMut(B)) {
-    while let Some(batch) = shared.next() {
+fn work<B>(queue: &BatchQueue<B>, mut execute: impl FnMut(B)) {
+    while let Some(batch) = queue.next() {
         execute(batch);
-        shared.lock().idle_count += 1;
-        shared.idle.notify_one();
+        queue.lock().idle_count += 1;
+        queue.idle.notify_one();
     }
 }
 

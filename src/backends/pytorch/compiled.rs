@@ -16,17 +16,19 @@ use sdk::{Error, ModelConfig};
 
 use crate::call_spec;
 use crate::failure::failed_to_load;
-use crate::libtorch::{Container, ModelLibrary, Tensor, Torch, check_inputs_of_compiled_models};
-use crate::package::{self, Checks};
+use crate::libtorch::{
+    ModelContainer, ModelLibrary, Tensor, Torch, check_inputs_of_compiled_models,
+};
+use crate::package::{self, InputChecks};
 use crate::wiring::Wiring;
 
 /// An opened model that a configuration fits.
-pub struct Compiled {
+pub struct CompiledModel {
     pub library: Arc<ModelLibrary>,
     pub wiring: Wiring,
 }
 
-impl Compiled {
+impl CompiledModel {
     /// # Errors
     /// What is wrong with the file, and what does not fit.
     pub fn open(
@@ -35,27 +37,31 @@ impl Compiled {
         path: &Path,
         config: &ModelConfig,
     ) -> Result<Self, Error> {
-        let library = package::open(torch, model_name, path, Checks::AsSet)?;
+        let library = package::open(torch, model_name, path, InputChecks::AsSet)?;
         let container =
-            Container::new(&library, 1).map_err(|error| failed_to_load(model_name, error))?;
+            ModelContainer::new(&library, 1).map_err(|error| failed_to_load(model_name, error))?;
         let wiring = wire(&container, model_name, config)?;
         let is_ours_to_decide = check_inputs_of_compiled_models();
         let batch_size_max = config.max_batch_size();
         if !is_ours_to_decide || has_open_sizes(&wiring, batch_size_max > 0) {
-            return Ok(Compiled { library, wiring });
+            return Ok(CompiledModel { library, wiring });
         }
         try_out(torch, &container, &wiring, batch_size_max)
             .map_err(|error| failed_to_load(model_name, error))?;
         drop((container, library));
-        Ok(Compiled {
-            library: package::open(torch, model_name, path, Checks::Never)?,
+        Ok(CompiledModel {
+            library: package::open(torch, model_name, path, InputChecks::Never)?,
             wiring,
         })
     }
 }
 
 /// Brings a model's tensors together with those of its configuration.
-fn wire(container: &Container, model_name: &str, config: &ModelConfig) -> Result<Wiring, Error> {
+fn wire(
+    container: &ModelContainer,
+    model_name: &str,
+    config: &ModelConfig,
+) -> Result<Wiring, Error> {
     let (input, output) = container.call_spec()?;
     let inputs = call_spec::input_names(&input)?;
     let outputs = call_spec::output_names(&output)?;
@@ -91,7 +97,7 @@ fn has_open_sizes(wiring: &Wiring, is_batching: bool) -> bool {
 /// zeros mean to the model.
 fn try_out(
     torch: &Arc<Torch>,
-    container: &Container,
+    container: &ModelContainer,
     wiring: &Wiring,
     batch_size_max: i64,
 ) -> Result<(), Error> {

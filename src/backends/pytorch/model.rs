@@ -10,9 +10,9 @@ use sdk::engine::{Runner, prefer_cpus, refuse_gpu, threads};
 use sdk::serde_json::Value;
 use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
 
-use crate::compiled::Compiled;
+use crate::compiled::CompiledModel;
 use crate::failure::failed_to_load;
-use crate::libtorch::{Container, Module, PLACE, Torch, check_inputs_of_compiled_models};
+use crate::libtorch::{ModelContainer, Module, PLACE, Torch, check_inputs_of_compiled_models};
 use crate::session::{Program, Session};
 use crate::settings::{Settings, ineffective_parameters};
 use crate::wiring::Wiring;
@@ -93,18 +93,18 @@ pub struct Model {
     path: PathBuf,
     format: Format,
     settings: Settings,
-    loaded: Mutex<Loaded>,
+    shared: Mutex<SharedModel>,
 }
 
 /// What instances share.
 #[derive(Default)]
-struct Loaded {
+struct SharedModel {
     /// The module of TorchScript, by whether it is on the CPU, where instances share weights.
     modules: Vec<(bool, Arc<Module>)>,
     /// A compiled model, whose library all instances share.
-    compiled: Option<Arc<Compiled>>,
+    compiled: Option<Arc<CompiledModel>>,
     /// Its container, where instances share weights.
-    container: Option<Arc<Container>>,
+    container: Option<Arc<ModelContainer>>,
 }
 
 impl sdk::Model for Model {
@@ -144,7 +144,7 @@ impl sdk::Model for Model {
             path,
             format,
             settings,
-            loaded: Mutex::default(),
+            shared: Mutex::default(),
         })
     }
 }
@@ -199,8 +199,8 @@ impl Model {
                 .map_err(|error| failed_to_load(&self.name, error))
         };
         let module = if self.settings.share_weights {
-            let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = loaded.modules.iter().find(|(on_cpu, _)| *on_cpu == to_cpu);
+            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = shared.modules.iter().find(|(on_cpu, _)| *on_cpu == to_cpu);
             match known.map(|(_, module)| Arc::clone(module)) {
                 Some(module) => {
                     sdk::info!("Reusing TorchScript model for instance '{}'", self.name);
@@ -208,7 +208,7 @@ impl Model {
                 }
                 None => {
                     let module = load()?;
-                    loaded.modules.push((to_cpu, Arc::clone(&module)));
+                    shared.modules.push((to_cpu, Arc::clone(&module)));
                     module
                 }
             }
@@ -218,39 +218,40 @@ impl Model {
         let arguments = module
             .arguments()
             .map_err(|error| failed_to_load(&self.name, error))?;
-        let named = naming::wire(&self.name, &self.config, &arguments)?;
-        for warning in &named.warnings {
+        let script = naming::wire(&self.name, &self.config, &arguments)?;
+        for warning in &script.warnings {
             sdk::warning!("{warning}");
         }
         let program = Program::Script {
             module,
             options,
-            is_dictionary: named.is_dictionary,
+            is_dictionary: script.is_dictionary,
         };
-        Ok((program, named.wiring))
+        Ok((program, script.wiring))
     }
 
     fn load_compiled(&self) -> Result<(Program, Wiring), Error> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let compiled = match &loaded.compiled {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiled = match &shared.compiled {
             Some(compiled) => Arc::clone(compiled),
             None => {
-                let compiled = Compiled::open(&self.torch, &self.name, &self.path, &self.config)?;
-                Arc::clone(loaded.compiled.insert(Arc::new(compiled)))
+                let compiled =
+                    CompiledModel::open(&self.torch, &self.name, &self.path, &self.config)?;
+                Arc::clone(shared.compiled.insert(Arc::new(compiled)))
             }
         };
-        let container = match &loaded.container {
+        let container = match &shared.container {
             Some(container) => Arc::clone(container),
             None => {
                 let count = match self.settings.share_weights {
                     true => usize::try_from(self.config.instance_count()).unwrap_or(1),
                     false => 1,
                 };
-                let container = Container::new(&compiled.library, count)
+                let container = ModelContainer::new(&compiled.library, count)
                     .map(Arc::new)
                     .map_err(|error| failed_to_load(&self.name, error))?;
                 if self.settings.share_weights {
-                    loaded.container = Some(Arc::clone(&container));
+                    shared.container = Some(Arc::clone(&container));
                 }
                 container
             }

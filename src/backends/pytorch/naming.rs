@@ -17,7 +17,7 @@ pub type Argument = (String, String);
 
 /// How the tensors of one side are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Naming {
+enum NamingConvention {
     /// Like arguments of `forward`.
     Arguments,
     /// `<name>__<index>`.
@@ -28,7 +28,7 @@ enum Naming {
 
 /// A configuration brought together with what `forward` takes.
 #[derive(Debug)]
-pub struct Named {
+pub struct ScriptWiring {
     pub wiring: Wiring,
     /// `forward` takes one dictionary.
     pub is_dictionary: bool,
@@ -44,7 +44,7 @@ pub fn wire(
     model_name: &str,
     config: &ModelConfig,
     arguments: &[Argument],
-) -> Result<Named, Error> {
+) -> Result<ScriptWiring, Error> {
     let signature = signature_of(config)?;
     let is_dictionary = matches!(arguments, [(_, kind)] if is_dictionary(kind));
     if !is_dictionary {
@@ -70,12 +70,13 @@ pub fn wire(
         .iter()
         .all(|name| arguments.iter().any(|(argument, _)| argument == name));
     let input_naming = match are_arguments && !is_dictionary {
-        true => Naming::Arguments,
+        true => NamingConvention::Arguments,
         false => by_index_or_order(model_name, "input", &input_names, &mut warnings),
     };
     let output_naming = by_index_or_order(model_name, "output", &output_names, &mut warnings);
     let has_states = !config.states()?.is_empty();
-    if has_states && !is_dictionary && [input_naming, output_naming] != [Naming::Index; 2] {
+    if has_states && !is_dictionary && [input_naming, output_naming] != [NamingConvention::Index; 2]
+    {
         return Err(Error::invalid(format!(
             "PyTorch model '{model_name}' is using sequence batching with state but not all inputs \
              and outputs follow the <name>__<index> naming convention. "
@@ -84,9 +85,9 @@ pub fn wire(
     // Controls and states are named by index, whatever the others are.
     let position = |at: usize, info: &TensorInfo, naming, count| match naming {
         _ if at >= count => index_of(info.name()).unwrap_or(at),
-        Naming::Index => index_of(info.name()).unwrap_or(at),
-        Naming::Arguments => argument_index(arguments, info.name()).unwrap_or(at),
-        Naming::Order => at,
+        NamingConvention::Index => index_of(info.name()).unwrap_or(at),
+        NamingConvention::Arguments => argument_index(arguments, info.name()).unwrap_or(at),
+        NamingConvention::Order => at,
     };
     let batch_input_count: usize = config
         .batch_inputs()?
@@ -111,7 +112,7 @@ pub fn wire(
     if !is_dictionary {
         check_positions(model_name, &wiring, arguments.len())?;
     }
-    Ok(Named {
+    Ok(ScriptWiring {
         wiring,
         is_dictionary,
         warnings,
@@ -213,10 +214,10 @@ fn by_index_or_order(
     side: &str,
     names: &[&str],
     warnings: &mut Vec<String>,
-) -> Naming {
+) -> NamingConvention {
     for name in names {
         let Some((_, index)) = name.split_once("__") else {
-            return Naming::Order;
+            return NamingConvention::Order;
         };
         if !is_number(index) {
             let rule = match side {
@@ -232,10 +233,10 @@ fn by_index_or_order(
             warnings.push(format!(
                 "{rule} Falling back to enforcing strict ordering from model configuration."
             ));
-            return Naming::Order;
+            return NamingConvention::Order;
         }
     }
-    Naming::Index
+    NamingConvention::Index
 }
 
 /// The index in `<name>__<index>`. No digits at all mean 0, as upstream reads them.
@@ -275,7 +276,11 @@ mod tests {
             .collect()
     }
 
-    fn wired(inputs: &[&str], outputs: &[&str], of: &[(&str, &str)]) -> Result<Named, Error> {
+    fn wired(
+        inputs: &[&str],
+        outputs: &[&str],
+        of: &[(&str, &str)],
+    ) -> Result<ScriptWiring, Error> {
         let config =
             ModelConfig::new(json!({"input": tensors(inputs), "output": tensors(outputs)}));
         wire("m", &config, &arguments(of))
@@ -298,7 +303,7 @@ mod tests {
             (&["b", "a"], &["b__1", "a__"], [0, 1], [1, 0]),
             (&["a__1__0", "c__1"], &["o", "p"], [0, 1], [0, 1]),
         ] {
-            let Named {
+            let ScriptWiring {
                 wiring,
                 is_dictionary,
                 ..
@@ -311,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_dictionary_takes_any_names() {
-        let Named {
+        let ScriptWiring {
             wiring,
             is_dictionary,
             ..
@@ -334,7 +339,8 @@ mod tests {
             }))
         };
         let three = arguments(&[("x", "Tensor"), ("s", "Tensor"), ("start", "Tensor")]);
-        let Named { wiring, .. } = wire("m", &config("START__2", &["X__0"]), &three).unwrap();
+        let ScriptWiring { wiring, .. } =
+            wire("m", &config("START__2", &["X__0"]), &three).unwrap();
         assert_eq!(wiring.inputs, [0, 2, 1]);
         assert_eq!(wiring.outputs, [0, 1]);
         for (control, input, expected) in [

@@ -43,7 +43,7 @@ pub fn check(path: &Path) -> Result<(), Error> {
 }
 
 /// What is around a place in code, up to one bracket.
-struct Level {
+struct BracketLevel {
     /// Blocks around a statement, or 1 of a bracket.
     base: usize,
     /// Operators, names and brackets before the place, since the last comma.
@@ -54,7 +54,7 @@ struct Level {
 /// the brackets around it, and what came before it in them since the last comma.
 fn code_depth(code: &[u8]) -> Option<usize> {
     let mut deepest = 0;
-    let mut levels = vec![Level { base: 0, before: 0 }];
+    let mut levels = vec![BracketLevel { base: 0, before: 0 }];
     // The sum of all levels.
     let mut total = 0_usize;
     let mut rest = code;
@@ -66,13 +66,13 @@ fn code_depth(code: &[u8]) -> Option<usize> {
                 // Torch indents by two.
                 total = blanks / 2;
                 let base = total;
-                levels = vec![Level { base, before: 0 }];
+                levels = vec![BracketLevel { base, before: 0 }];
             }
             b' ' | b'\t' | b'\r' | b'\n' => {}
             b'#' => rest = skip(rest, |byte| byte != b'\n'),
             b'"' | b'\'' => rest = behind_string(rest, byte),
             b'(' | b'[' | b'{' => {
-                levels.push(Level { base: 1, before: 0 });
+                levels.push(BracketLevel { base: 1, before: 0 });
                 total += 1;
             }
             b')' | b']' | b'}' => {
@@ -123,35 +123,35 @@ fn behind_string(mut bytes: &[u8], quote: u8) -> &[u8] {
     bytes
 }
 
-/// A value on a pickle's stack.
+/// An object on a pickle's stack.
 #[derive(Clone, Copy)]
-struct Value {
+struct StackObject {
     depth: usize,
-    /// Taken out of the memory, where it stays as it was.
-    is_remembered: bool,
+    /// Got from the memo, where it stays as it was.
+    is_from_memo: bool,
 }
 
-impl Value {
-    const LEAF: Self = Value {
+impl StackObject {
+    const LEAF: Self = StackObject {
         depth: 0,
-        is_remembered: false,
+        is_from_memo: false,
     };
 
-    fn around(inside: &[Value]) -> Self {
-        Value {
+    fn around(inside: &[StackObject]) -> Self {
+        StackObject {
             depth: inside
                 .iter()
-                .map(|value| value.depth + 1)
+                .map(|object| object.depth + 1)
                 .max()
                 .unwrap_or(0),
-            is_remembered: false,
+            is_from_memo: false,
         }
     }
 
-    /// `None` if it was remembered before: what remembers it grows unseen. Torch fills what it
-    /// makes at once.
-    fn add(&mut self, inside: &[Value]) -> Option<()> {
-        if self.is_remembered && !inside.is_empty() {
+    /// `None` if it is from the memo: what the memo has of it would grow unseen. Torch fills what
+    /// it makes at once.
+    fn add(&mut self, inside: &[StackObject]) -> Option<()> {
+        if self.is_from_memo && !inside.is_empty() {
             return None;
         }
         self.depth = self.depth.max(Self::around(inside).depth);
@@ -159,134 +159,120 @@ impl Value {
     }
 }
 
-/// Depth of the deepest value that a pickle makes: of the operations that torch knows. At others,
-/// and at those that find no operand, torch stops as well.
+/// Depth of the deepest object that a pickle makes: of the opcodes that torch knows. At others, and
+/// at those that find no operand, torch stops as well.
 fn pickle_depth(pickle: &[u8]) -> Option<usize> {
-    let mut machine = Machine::default();
+    let mut unpickler = Unpickler::default();
     let mut rest = pickle;
-    loop {
-        match machine.step(rest) {
-            Step::Next(behind) => rest = behind,
-            Step::End => return Some(machine.deepest),
-            Step::Refused => return None,
+    while let Some((&opcode, behind)) = rest.split_first() {
+        let Some((size, argument)) = argument_of(opcode, behind) else {
+            break;
+        };
+        let outcome = unpickler.execute(opcode, argument);
+        let deepest = unpickler.stack.last().map_or(0, |object| object.depth);
+        unpickler.deepest = unpickler.deepest.max(deepest);
+        match (outcome, behind.get(size..)) {
+            (Outcome::Executed, Some(behind)) => rest = behind,
+            (Outcome::Refused, _) => return None,
+            _ => break,
         }
     }
+    Some(unpickler.deepest)
 }
 
+/// What an unpickler has, with depths in place of objects.
 #[derive(Default)]
-struct Machine {
-    stack: Vec<Value>,
+struct Unpickler {
+    stack: Vec<StackObject>,
     marks: Vec<usize>,
-    memory: HashMap<u32, Value>,
+    memo: HashMap<u32, StackObject>,
     deepest: usize,
 }
 
-enum Step<'p> {
-    Next(&'p [u8]),
-    End,
+/// What came of an opcode.
+enum Outcome {
+    Executed,
+    /// The pickle is none that torch reads to its end.
+    Stopped,
     Refused,
 }
 
-impl Machine {
-    fn step<'p>(&mut self, pickle: &'p [u8]) -> Step<'p> {
-        let Some((&operation, operands)) = pickle.split_first() else {
-            return Step::End;
-        };
-        let Some((size, number)) = operand(operation, operands) else {
-            return Step::End;
-        };
-        let done = self.execute(operation, number);
-        let deepest = self.stack.last().map_or(0, |value| value.depth);
-        self.deepest = self.deepest.max(deepest);
-        match (done, operands.get(size..)) {
-            (Done::Yes, Some(behind)) => Step::Next(behind),
-            (Done::Refused, _) => Step::Refused,
-            _ => Step::End,
-        }
-    }
-
-    fn execute(&mut self, operation: u8, number: u32) -> Done {
-        let done = match operation {
+impl Unpickler {
+    fn execute(&mut self, opcode: u8, argument: u32) -> Outcome {
+        let done = match opcode {
             b'(' => {
                 self.marks.push(self.stack.len());
                 Some(true)
             }
             b']' | b')' | b'}' | b'N' | b'K' | b'M' | b'J' | b'G' | b'X' | b'c' | 0x88..=0x8a => {
-                self.stack.push(Value::LEAF);
+                self.stack.push(StackObject::LEAF);
                 Some(true)
             }
             0x80 => Some(true),
             b't' | b'l' | b'd' => self.above_mark().map(|inside| {
-                self.stack.push(Value::around(&inside));
+                self.stack.push(StackObject::around(&inside));
                 true
             }),
-            0x85..=0x87 => self.top(usize::from(operation - 0x84)).map(|inside| {
-                self.stack.push(Value::around(&inside));
+            0x85..=0x87 => self.top(usize::from(opcode - 0x84)).map(|inside| {
+                self.stack.push(StackObject::around(&inside));
                 true
             }),
             b'a' | b'b' => self.top(1).and_then(|inside| self.add(&inside)),
             // A function or a class, and its arguments.
             b'R' | 0x81 => self.top(2).map(|inside| {
-                self.stack.push(Value::around(&inside));
+                self.stack.push(StackObject::around(&inside));
                 true
             }),
             b's' => self.top(2).and_then(|inside| self.add(&inside)),
             b'e' | b'u' => self.above_mark().and_then(|inside| self.add(&inside)),
             b'Q' => self.top(1).map(|inside| {
-                self.stack.push(Value::around(&inside));
+                self.stack.push(StackObject::around(&inside));
                 true
             }),
-            b'q' | b'r' => self.stack.last().map(|&value| {
-                self.memory.insert(number, value);
+            b'q' | b'r' => self.stack.last().map(|&object| {
+                self.memo.insert(argument, object);
                 true
             }),
-            b'h' | b'j' => self.memory.get(&number).map(|&value| {
-                self.stack.push(Value {
-                    is_remembered: true,
-                    ..value
+            b'h' | b'j' => self.memo.get(&argument).map(|&object| {
+                self.stack.push(StackObject {
+                    is_from_memo: true,
+                    ..object
                 });
                 true
             }),
             _ => None,
         };
         match done {
-            Some(true) => Done::Yes,
-            Some(false) => Done::Refused,
-            None => Done::No,
+            Some(true) => Outcome::Executed,
+            Some(false) => Outcome::Refused,
+            None => Outcome::Stopped,
         }
     }
 
-    /// Puts values into the one below them; false if that must not be.
-    fn add(&mut self, inside: &[Value]) -> Option<bool> {
+    /// Puts objects into the one below them; false if that must not be.
+    fn add(&mut self, inside: &[StackObject]) -> Option<bool> {
         Some(self.stack.last_mut()?.add(inside).is_some())
     }
 
-    fn top(&mut self, count: usize) -> Option<Vec<Value>> {
+    fn top(&mut self, count: usize) -> Option<Vec<StackObject>> {
         let at = self.stack.len().checked_sub(count)?;
         Some(self.stack.split_off(at))
     }
 
-    fn above_mark(&mut self) -> Option<Vec<Value>> {
+    fn above_mark(&mut self) -> Option<Vec<StackObject>> {
         let at = self.marks.pop()?;
         (at <= self.stack.len()).then(|| self.stack.split_off(at))
     }
 }
 
-enum Done {
-    Yes,
-    /// The pickle is none that torch reads to its end.
-    No,
-    Refused,
-}
-
-/// Bytes of an operation's operand, and the number that it is; `None` if they are not there.
-fn operand(operation: u8, bytes: &[u8]) -> Option<(usize, u32)> {
+/// Bytes of an opcode's argument, and the number that it is; `None` if they are not there.
+fn argument_of(opcode: u8, bytes: &[u8]) -> Option<(usize, u32)> {
     let byte = || bytes.first().copied();
     let word = || {
         let word: Option<&[u8; 4]> = bytes.first_chunk();
         word.map(|word| u32::from_le_bytes(*word))
     };
-    match operation {
+    match opcode {
         0x80 | b'K' => Some((1, 0)),
         b'q' | b'h' => Some((1, u32::from(byte()?))),
         b'M' => Some((2, 0)),

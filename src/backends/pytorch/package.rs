@@ -30,7 +30,7 @@ const MODEL: &str = "model";
 
 /// Whether a library checks its inputs when it runs, which it asks the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checks {
+pub enum InputChecks {
     /// As the environment says.
     AsSet,
     Never,
@@ -45,7 +45,7 @@ pub fn open(
     torch: &Arc<Torch>,
     model_name: &str,
     path: &Path,
-    checks: Checks,
+    checks: InputChecks,
 ) -> Result<Arc<ModelLibrary>, Error> {
     let failed = |error: Error| failed_to_load(model_name, error);
     let library = unpack(path, checks).map_err(failed)?;
@@ -56,7 +56,7 @@ pub fn open(
 }
 
 /// The model's library as a file of its own.
-fn unpack(path: &Path, checks: Checks) -> Result<TemporaryFile, Error> {
+fn unpack(path: &Path, checks: InputChecks) -> Result<TemporaryFile, Error> {
     let archive = Archive::open(path)?;
     let (library, beside) = find(archive.entries())?;
     for entry in beside {
@@ -69,7 +69,7 @@ fn unpack(path: &Path, checks: Checks) -> Result<TemporaryFile, Error> {
     let mut bytes = archive.read(library)?;
     drop_need_of_libtorch(&mut bytes)
         .ok_or_else(|| Error::invalid(format!("'{}' is no shared library", library.name)))?;
-    if checks == Checks::Never {
+    if checks == InputChecks::Never {
         rename_variable(&mut bytes, CHECK_VARIABLE);
     }
     TemporaryFile::new(&bytes)
@@ -250,7 +250,7 @@ mod tests {
     fn unpacked(case: &str, entries: &[(&str, &[u8])]) -> Result<(), Error> {
         let path = std::env::temp_dir().join(format!("conch-pt2-{case}-{}", std::process::id()));
         fs::write(&path, archive(entries)).unwrap();
-        let unpacked = unpack(&path, Checks::Never);
+        let unpacked = unpack(&path, InputChecks::Never);
         fs::remove_file(&path).unwrap();
         unpacked.map(|_| ())
     }

@@ -9,7 +9,7 @@ use sdk::engine::{self, Contents, Feed, Signature, Target};
 use sdk::{DataType, Error, TensorBytes, element_count};
 
 use crate::libtorch::{
-    Container, Input, InputValue, Module, Outputs, RunOptions, Strings, Tensor, Torch,
+    Input, InputValue, ModelContainer, Module, Outputs, RunOptions, Strings, Tensor, Torch,
 };
 use crate::wiring::Wiring;
 
@@ -34,7 +34,7 @@ pub enum Program {
         /// Forward takes one dictionary.
         is_dictionary: bool,
     },
-    Compiled(Arc<Container>),
+    Compiled(Arc<ModelContainer>),
 }
 
 /// An output of a run. Two of a configuration, such as one that is a state too, may be one result.
@@ -121,7 +121,7 @@ impl Session {
     /// one row: it gets the row twice, and the second answer is left out.
     fn compiled_results(
         &mut self,
-        container: &Container,
+        container: &ModelContainer,
         feeds: &[Feed<'_>],
     ) -> Result<Results, Error> {
         let is_one_row =

@@ -19,12 +19,12 @@ use crate::tf::{Graph, Library};
 #[derive(Debug)]
 pub struct Engine {
     pub library: Arc<Library>,
-    pools: Mutex<Option<Pools>>,
+    pools: Mutex<Option<ThreadPools>>,
 }
 
 /// How many threads the pools of the process have.
 #[derive(Clone, Copy, Debug)]
-pub struct Pools {
+pub struct ThreadPools {
     pub intra_op_threads: i32,
     pub inter_op_threads: i32,
 }
@@ -47,14 +47,14 @@ impl Engine {
     ///
     /// # Errors
     /// `Internal` with TensorFlow's own words.
-    pub fn pools(&self, settings: &ModelSettings) -> Result<Pools, Error> {
+    pub fn pools(&self, settings: &ModelSettings) -> Result<ThreadPools, Error> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pools) = *pools {
             return Ok(pools);
         }
         let cpus = cpu_count();
         let or_cpus = |threads: i32| if threads == 0 { cpus } else { threads };
-        let made = Pools {
+        let made = ThreadPools {
             intra_op_threads: or_cpus(settings.intra_op_threads),
             inter_op_threads: or_cpus(settings.inter_op_threads),
         };
@@ -74,7 +74,7 @@ impl Engine {
     }
 }
 
-impl Pools {
+impl ThreadPools {
     /// Tells the log of thread counts that come too late.
     pub fn tell_of_threads(self, model_name: &str, settings: &ModelSettings) {
         let late = |name: &str, wanted: i32, are: i32| {

@@ -11,7 +11,7 @@ use sdk::serde_json::Value;
 use sdk::{Error, ModelConfig};
 
 use crate::element_type;
-use crate::engine::{Engine, Pools, calm};
+use crate::engine::{Engine, ThreadPools, calm};
 use crate::files::{GraphFile, read_saved_model};
 use crate::messages::{ConfigProto, GraphDef, GraphOptions, MetaGraphDef, OptimizerOptions};
 use crate::retention::may_keep_inputs;
@@ -68,7 +68,7 @@ impl Source {
         config: &ModelConfig,
         devices: Devices,
         own_threads: usize,
-    ) -> Result<Loaded, Error> {
+    ) -> Result<LoadedModel, Error> {
         let pools = self.engine.pools(&self.settings)?;
         self.told
             .call_once(|| pools.tell_of_threads(&self.model_name, &self.settings));
@@ -83,7 +83,12 @@ impl Source {
         Ok(loaded)
     }
 
-    fn session_options(&self, pools: Pools, devices: Devices, own_threads: usize) -> ConfigProto {
+    fn session_options(
+        &self,
+        pools: ThreadPools,
+        devices: Devices,
+        own_threads: usize,
+    ) -> ConfigProto {
         let settings = &self.settings;
         let inter_op_threads = match settings.inter_op_threads {
             0 if settings.has_own_threads => i32::try_from(own_threads).unwrap_or(i32::MAX),
@@ -110,7 +115,7 @@ impl Source {
         }
     }
 
-    fn load_saved_model(&self, options: &ConfigProto) -> Result<Loaded, Error> {
+    fn load_saved_model(&self, options: &ConfigProto) -> Result<LoadedModel, Error> {
         read_saved_model(&self.path)?;
         let library = &self.engine.library;
         let read = |bytes: &[u8]| {
@@ -133,7 +138,11 @@ impl Source {
         self.with_tensors(graph, tensors, &definition)
     }
 
-    fn load_graph(&self, config: &ModelConfig, options: &ConfigProto) -> Result<Loaded, Error> {
+    fn load_graph(
+        &self,
+        config: &ModelConfig,
+        options: &ConfigProto,
+    ) -> Result<LoadedModel, Error> {
         let file = GraphFile::read(&self.model_name, &self.path)?;
         let (inputs, outputs) = (file.inputs(), file.outputs());
         validate::validate_names(&self.model_name, config, &inputs, &outputs)?;
@@ -151,7 +160,7 @@ impl Source {
         graph: Graph,
         tensors: ModelTensors,
         definition: &GraphDef,
-    ) -> Result<Loaded, Error> {
+    ) -> Result<LoadedModel, Error> {
         let ports = |role: &str, tensors: &[ModelTensor]| {
             let ports = tensors.iter().map(|tensor| {
                 let port = graph.port(&tensor.operation, tensor.index);
@@ -176,7 +185,7 @@ impl Source {
                 "may keep, and so gets copies of,"
             }
         );
-        Ok(Loaded {
+        Ok(LoadedModel {
             graph,
             tensors,
             inputs,
@@ -264,7 +273,7 @@ fn distinct(mut names: Vec<CString>) -> Vec<CString> {
 }
 
 /// A model in a session of TensorFlow, which several instances may share.
-pub struct Loaded {
+pub struct LoadedModel {
     graph: Graph,
     pub tensors: ModelTensors,
     /// As many as the inputs and outputs, in their order.
@@ -274,7 +283,7 @@ pub struct Loaded {
     lends: bool,
 }
 
-impl Loaded {
+impl LoadedModel {
     fn input(&self, name: &CStr) -> Result<Port, Error> {
         position(&self.tensors.inputs, &self.inputs, name)
     }
@@ -300,7 +309,7 @@ fn position(tensors: &[ModelTensor], ports: &[Port], name: &CStr) -> Result<Port
 
 /// What an instance runs.
 pub struct Session {
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedModel>,
     signature: Signature,
 }
 
@@ -313,7 +322,7 @@ impl Session {
         model_name: &str,
         config: &ModelConfig,
         format: Format,
-        loaded: Arc<Loaded>,
+        loaded: Arc<LoadedModel>,
     ) -> Result<Self, Error> {
         let signature = loaded.tensors.signature(config)?;
         match format {

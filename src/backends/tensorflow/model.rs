@@ -11,7 +11,7 @@ use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, Mode
 
 use crate::complete::complete;
 use crate::engine::Engine;
-use crate::loaded::{Devices, Loaded, Session, Source, init_ops};
+use crate::loaded::{Devices, LoadedModel, Session, Source, init_ops};
 use crate::settings::{
     BackendSettings, Format, ModelSettings, has_gpu_accelerators, has_host_policies,
     ineffective_settings,
@@ -51,7 +51,7 @@ impl sdk::Backend for Backend {
 pub struct Model {
     config: ModelConfig,
     source: Source,
-    sessions: SharedSessions<Loaded>,
+    sessions: SharedSessions<LoadedModel>,
 }
 
 impl sdk::Model for Model {

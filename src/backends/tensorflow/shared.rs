@@ -10,10 +10,10 @@ use crate::loaded::Devices;
 pub struct SharedSessions<L> {
     /// Instances per session.
     share_max: usize,
-    open: Mutex<Vec<Open<L>>>,
+    open: Mutex<Vec<SharedSession<L>>>,
 }
 
-struct Open<L> {
+struct SharedSession<L> {
     devices: Devices,
     loaded: Arc<L>,
     instance_count: usize,
@@ -42,8 +42,9 @@ impl<L> SharedSessions<L> {
         }
         let mut open = self.lock();
         let mut sessions = open.iter_mut();
-        let has_room =
-            |open: &&mut Open<L>| open.devices == devices && open.instance_count < self.share_max;
+        let has_room = |open: &&mut SharedSession<L>| {
+            open.devices == devices && open.instance_count < self.share_max
+        };
         if let Some(found) = sessions.find(has_room) {
             found.instance_count += 1;
             return Ok(Arc::clone(&found.loaded));
@@ -51,7 +52,7 @@ impl<L> SharedSessions<L> {
         let loaded = Arc::new(load()?);
         // Full ones are their instances' alone.
         open.retain(|open| open.instance_count < self.share_max);
-        open.push(Open {
+        open.push(SharedSession {
             devices,
             loaded: Arc::clone(&loaded),
             instance_count: 1,
@@ -59,7 +60,7 @@ impl<L> SharedSessions<L> {
         Ok(loaded)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Open<L>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<SharedSession<L>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

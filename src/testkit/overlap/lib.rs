@@ -28,13 +28,13 @@ impl sdk::Backend for Overlap {
 
 /// How batches end.
 #[derive(Clone, Copy)]
-enum End {
-    Finished,
-    Dropped,
-    Panics,
+enum BatchEnd {
+    Finish,
+    Drop,
+    Panic,
 }
 
-pub struct Model(End);
+pub struct Model(BatchEnd);
 
 impl sdk::Model for Model {
     type Backend = Overlap;
@@ -42,9 +42,9 @@ impl sdk::Model for Model {
 
     fn initialize(_backend: &Overlap, context: &mut ModelContext) -> Result<Self, Error> {
         Ok(Model(match context.config().parameter("end") {
-            Some("drop") => End::Dropped,
-            Some("panic") => End::Panics,
-            _ => End::Finished,
+            Some("drop") => BatchEnd::Drop,
+            Some("panic") => BatchEnd::Panic,
+            _ => BatchEnd::Finish,
         }))
     }
 }
@@ -68,13 +68,13 @@ impl sdk::Instance for Instance {
 impl sdk::DetachingInstance for Instance {
     fn submit(&mut self, model: &Model, batch: DetachedBatch) {
         match model.0 {
-            End::Finished => {
+            BatchEnd::Finish => {
                 if let Some(older) = self.kept.replace(batch) {
                     finish(older);
                 }
             }
-            End::Dropped => drop(batch),
-            End::Panics => panic!("as ordered, in submit"),
+            BatchEnd::Drop => drop(batch),
+            BatchEnd::Panic => panic!("as ordered, in submit"),
         }
     }
 }

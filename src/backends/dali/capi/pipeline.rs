@@ -7,7 +7,9 @@ use std::sync::Arc;
 use conch_backend_sdk::{DataType, Error};
 
 use super::Runtime;
-use super::table::{EXEC_SIMPLE, FEED_NO_COPY, Params, PortDescription, RawPipeline, STORAGE_GPU};
+use super::table::{
+    EXEC_SIMPLE, FEED_NO_COPY, PipelineParams, PortDescription, RawPipeline, STORAGE_GPU,
+};
 use super::tensors::{InputList, Outputs};
 use super::types::TYPES;
 
@@ -29,28 +31,28 @@ pub struct Options {
 }
 
 impl Options {
-    fn params(&self) -> Params {
-        let mut params = Params {
-            present: Params::NUM_THREADS | Params::PREFETCH,
+    fn params(&self) -> PipelineParams {
+        let mut params = PipelineParams {
+            present: PipelineParams::NUM_THREADS | PipelineParams::PREFETCH,
             num_threads: c_int::try_from(self.thread_count).unwrap_or(c_int::MAX),
             // Each run is one batch, whose answers are waited for: nothing may run ahead.
             prefetch_cpu: 1,
             prefetch_gpu: 1,
-            ..Params::default()
+            ..PipelineParams::default()
         };
         if let Some(size) = self.max_batch_size {
-            params.present |= Params::MAX_BATCH_SIZE;
+            params.present |= PipelineParams::MAX_BATCH_SIZE;
             params.max_batch_size = size;
         }
         match self.device {
             // Operators run on the thread that calls, instead of on one more that hands over: with
             // nothing to run ahead, and no device to overlap with, that is only a detour.
             Device::Cpu => {
-                params.present |= Params::EXEC_TYPE;
+                params.present |= PipelineParams::EXEC_TYPE;
                 params.exec_type = EXEC_SIMPLE;
             }
             Device::Gpu(id) => {
-                params.present |= Params::DEVICE_ID;
+                params.present |= PipelineParams::DEVICE_ID;
                 params.device_id = id;
             }
         }

@@ -10,7 +10,7 @@ sdk::opaque_types! { RawPipeline RawOutputs RawTensorList }
 /// `daliPipelineParams_t`: what replaces the parameters of a serialised pipeline.
 #[repr(C)]
 #[derive(Default)]
-pub struct Params {
+pub struct PipelineParams {
     /// Which of the fields below are set, by bit.
     pub present: u64,
     pub max_batch_size: c_int,
@@ -26,7 +26,7 @@ pub struct Params {
     pub bytes_per_sample_hint: usize,
 }
 
-impl Params {
+impl PipelineParams {
     pub const MAX_BATCH_SIZE: u64 = 1 << 0;
     pub const NUM_THREADS: u64 = 1 << 1;
     pub const DEVICE_ID: u64 = 1 << 2;
@@ -59,7 +59,7 @@ pub struct TensorDescription {
 /// `daliBufferPlacement_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Placement {
+pub struct BufferPlacement {
     pub device_type: c_int,
     pub device_id: c_int,
     pub pinned: u8,
@@ -93,7 +93,7 @@ sdk::functions! {
         // Of the first version too; it cannot fail.
         daliReleaseUnusedMemory as release_unused_memory();
         daliPipelineDeserialize as deserialize(
-            *mut *mut RawPipeline, *const c_void, usize, *const Params
+            *mut *mut RawPipeline, *const c_void, usize, *const PipelineParams
         ) -> Status;
         daliPipelineBuild as build(*mut RawPipeline) -> Status;
         daliPipelineDestroy as destroy(*mut RawPipeline) -> Status;
@@ -117,7 +117,7 @@ sdk::functions! {
         daliPipelineOutputsGetTrace as output_trace(
             *mut RawOutputs, *mut *const c_char, *const c_char, *const c_char
         ) -> Status;
-        daliTensorListCreate as create_list(*mut *mut RawTensorList, Placement) -> Status;
+        daliTensorListCreate as create_list(*mut *mut RawTensorList, BufferPlacement) -> Status;
         daliTensorListResize as resize_list(
             *mut RawTensorList, c_int, c_int, *const i64, c_int, *const c_char
         ) -> Status;
@@ -127,13 +127,13 @@ sdk::functions! {
         ) -> Status;
         daliTensorListGetDType as list_type(*mut RawTensorList, *mut c_int) -> Status;
         daliTensorListGetBufferPlacement as list_placement(
-            *mut RawTensorList, *mut Placement
+            *mut RawTensorList, *mut BufferPlacement
         ) -> Status;
         daliTensorListGetTensorDesc as list_sample(
             *mut RawTensorList, *mut TensorDescription, c_int
         ) -> Status;
         daliTensorListCopyOut as copy_list(
-            *mut RawTensorList, *mut c_void, Placement, *const c_void, c_int
+            *mut RawTensorList, *mut c_void, BufferPlacement, *const c_void, c_int
         ) -> Status;
     }
 }

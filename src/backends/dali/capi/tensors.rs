@@ -10,8 +10,8 @@ use conch_backend_sdk::{DataType, Error, element_count};
 
 use super::Runtime;
 use super::table::{
-    COPY_SYNC, ERROR_INVALID_KEY, Placement, RawOutputs, RawTensorList, STORAGE_CPU, STORAGE_GPU,
-    TensorDescription,
+    BufferPlacement, COPY_SYNC, ERROR_INVALID_KEY, RawOutputs, RawTensorList, STORAGE_CPU,
+    STORAGE_GPU, TensorDescription,
 };
 use super::types::TYPES;
 
@@ -45,7 +45,7 @@ impl<'r> InputList<'r> {
             return Err(Error::internal("shapes do not fit the samples of a batch"));
         }
         let mut raw = ptr::null_mut();
-        let placement = Placement::default();
+        let placement = BufferPlacement::default();
         // SAFETY: the result is writable.
         runtime.check(unsafe { (runtime.table.create_list)(&raw mut raw, placement) })?;
         // SAFETY: given to us by the call.
@@ -187,7 +187,7 @@ impl<'o> OutputList<'o> {
                 "the pipeline makes an output of DALI's type {number}, which is no number"
             ))
         })?;
-        let mut placement = Placement::default();
+        let mut placement = BufferPlacement::default();
         // SAFETY: live; the result is writable.
         runtime.check(unsafe {
             (runtime.table.list_placement)(list.raw.as_ptr(), &raw mut placement)
@@ -259,9 +259,9 @@ impl<'o> OutputList<'o> {
         bytes.resize(end, 0);
         if end > 0 {
             let runtime = self.list.runtime;
-            let host = Placement {
+            let host = BufferPlacement {
                 device_type: STORAGE_CPU,
-                ..Placement::default()
+                ..BufferPlacement::default()
             };
             // SAFETY: live; the target has room for all samples, which is what the call writes, and
             // it waits for the copy.

@@ -3,8 +3,8 @@
 use conch_backend_sdk::DataType;
 use conch_backend_sdk::engine::TypeNumbers;
 
-/// Of the types that both have: DALI has neither BYTES nor BF16, and has others beside numbers, such
-/// as its names of interpolations.
+/// Types that both have. DALI has neither BYTES nor BF16, and others beside numbers, such as its
+/// names of interpolations.
 pub const TYPES: TypeNumbers = TypeNumbers(&[
     (DataType::Uint8, 0),
     (DataType::Uint16, 1),

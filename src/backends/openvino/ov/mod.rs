@@ -7,20 +7,20 @@
 //!
 //! The C library catches the exceptions of the C++ one and hands them over as a status and a text.
 
+mod aligned_buffer;
 mod compiled;
 mod core;
-mod element;
+mod element_types;
 mod model;
 mod request;
 mod runtime;
 mod table;
 mod tensor;
-mod words;
 
+pub use aligned_buffer::AlignedBuffer;
 pub use compiled::CompiledModel;
 pub use core::Core;
 pub use model::{Model, Port};
 pub use request::InferRequest;
 pub use runtime::{PLACE, Runtime};
 pub use tensor::Tensor;
-pub use words::Words;

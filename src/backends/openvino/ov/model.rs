@@ -183,9 +183,13 @@ impl Model {
         data_type: DataType,
         side: &Side<I, T>,
     ) -> Result<(), Error> {
-        let element = self.runtime.elements.number(data_type).ok_or_else(|| {
-            Error::unsupported(format!("unsupported datatype {}", data_type.config_name()))
-        })?;
+        let element = self
+            .runtime
+            .element_types
+            .number(data_type)
+            .ok_or_else(|| {
+                Error::unsupported(format!("unsupported datatype {}", data_type.config_name()))
+            })?;
         let (mut info, mut tensor) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the steps are live, the results writable; what was made is ours and freed once,
         // the inner first.
@@ -265,7 +269,7 @@ impl Model {
         let dims = dims
             .ok_or_else(|| Error::unsupported(format!("{} has any number of dimensions", of())))?;
         Ok(Port {
-            data_type: self.runtime.elements.data_type(element),
+            data_type: self.runtime.element_types.data_type(element),
             name,
             dims,
         })

@@ -9,7 +9,7 @@ use conch_backend_sdk as sdk;
 use sdk::Error;
 use sdk::engine::{Library, LibraryPlace, text_at};
 
-use super::element::Elements;
+use super::element_types::ElementTypes;
 use super::table::{Functions, Shape, Status, Version};
 
 /// Where OpenVINO's library is.
@@ -25,7 +25,7 @@ pub const PLACE: LibraryPlace = LibraryPlace {
 /// plug-ins that it loads outlive whatever was made from it.
 pub struct Runtime {
     pub(super) functions: Functions,
-    pub(super) elements: Elements,
+    pub(super) element_types: ElementTypes,
     version: String,
     path: PathBuf,
 }
@@ -53,12 +53,12 @@ impl Runtime {
             let why = format_args!("is not OpenVINO, or too old: it has no '{symbol}'");
             PLACE.unusable(path, why)
         })?;
-        let elements = Elements::find(|element| byte_count_of_8(&functions, element))
+        let element_types = ElementTypes::find(|element| byte_count_of_8(&functions, element))
             .map_err(|error| PLACE.unusable(path, error))?;
         Ok(Runtime {
             version: version(&functions),
             functions,
-            elements,
+            element_types,
             path: path.to_owned(),
         })
     }

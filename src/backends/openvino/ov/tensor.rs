@@ -45,7 +45,7 @@ impl<'m> Tensor<'m> {
         if expected != Some(bytes.len()) || !bytes.is_aligned_to(element_bytes) {
             return Err(misfit());
         }
-        let element = runtime.elements.number(data_type).ok_or_else(misfit)?;
+        let element = runtime.element_types.number(data_type).ok_or_else(misfit)?;
         let mut dims = shape.to_vec();
         let shape = Shape {
             rank: i64::try_from(dims.len()).map_err(|_| misfit())?,
@@ -93,9 +93,13 @@ impl<'m> Tensor<'m> {
         let status =
             unsafe { (functions.tensor_get_element_type)(self.as_ptr(), &raw mut element) };
         self.runtime.check(status, "reading an element type")?;
-        let data_type = self.runtime.elements.data_type(element).ok_or_else(|| {
-            Error::unsupported(format!("output with OpenVINO's element type {element}"))
-        })?;
+        let data_type = self
+            .runtime
+            .element_types
+            .data_type(element)
+            .ok_or_else(|| {
+                Error::unsupported(format!("output with OpenVINO's element type {element}"))
+            })?;
         let mut shape = Shape {
             rank: 0,
             dims: ptr::null_mut(),

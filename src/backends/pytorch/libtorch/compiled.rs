@@ -108,7 +108,7 @@ impl ModelLibrary {
 }
 
 /// One copy of a compiled model's state.
-pub struct Container {
+pub struct ModelContainer {
     library: Arc<ModelLibrary>,
     raw: NonNull<RawContainer>,
     input_count: usize,
@@ -116,11 +116,11 @@ pub struct Container {
 }
 
 // SAFETY: containers may be used from any thread.
-unsafe impl Send for Container {}
+unsafe impl Send for ModelContainer {}
 // SAFETY: and by several at once: a container has a lock, and as many models as runs at a time.
-unsafe impl Sync for Container {}
+unsafe impl Sync for ModelContainer {}
 
-impl Container {
+impl ModelContainer {
     /// A container that runs so many batches at a time.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Container {
             )
         };
         library.check(status, "cannot load the compiled model")?;
-        let mut container = Container {
+        let mut container = ModelContainer {
             library: Arc::clone(library),
             raw: NonNull::new(raw)
                 .ok_or_else(|| Error::internal("the compiled model gave no container"))?,
@@ -245,7 +245,7 @@ impl Container {
     }
 }
 
-impl Drop for Container {
+impl Drop for ModelContainer {
     fn drop(&mut self) {
         // SAFETY: ours, and nobody runs it. It reports no error that one could act on.
         unsafe { (self.library.functions.delete)(self.raw.as_ptr()) };

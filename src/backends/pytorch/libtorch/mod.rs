@@ -12,7 +12,7 @@ mod shim;
 mod tensor;
 mod torch;
 
-pub use compiled::{Container, ModelLibrary};
+pub use compiled::{ModelContainer, ModelLibrary};
 pub use module::{Input, InputValue, Module, Outputs, Strings};
 pub use shim::RunOptions;
 pub use tensor::Tensor;

@@ -8,25 +8,25 @@ use std::{fs, thread};
 use conch_backend_sdk as sdk;
 use sdk::Error;
 
-use crate::batching::{Batching, Prepared};
+use crate::batching::{Batching, ConfiguredModel};
 use crate::ov::{CompiledModel, Core};
-use crate::session::{Facts, Session};
+use crate::session::{ModelInterface, Session};
 use crate::settings::{REQUESTS_MAX, Settings};
 use crate::shapes::{self, Shapes};
 
 /// A model compiled, and what is to be known of it.
-struct Compiled {
+struct SharedModel {
     model: CompiledModel,
-    facts: Arc<Facts>,
+    interface: Arc<ModelInterface>,
     requests_per_instance: usize,
 }
 
 /// The compiled models, by the CPUs that their threads may use. Threads of OpenVINO inherit those
 /// of the thread that compiles, so instances under different host policies do not share.
 #[derive(Default)]
-pub struct CompiledModels(Mutex<HashMap<String, Compiled>>);
+pub struct SharedModels(Mutex<HashMap<String, SharedModel>>);
 
-impl CompiledModels {
+impl SharedModels {
     /// Sessions for the calling thread, which is an instance's: one for each run that it may have
     /// at a time. `prepare` prepares the model where it is the first with its CPUs; `share` is how
     /// many CPUs the instance would have for itself.
@@ -38,19 +38,19 @@ impl CompiledModels {
         model_name: &str,
         settings: &Settings,
         share: usize,
-        prepare: impl FnOnce() -> Result<(Core, Prepared), Error>,
+        prepare: impl FnOnce() -> Result<(Core, ConfiguredModel), Error>,
     ) -> Result<Vec<Session>, Error> {
         let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let compiled = match models.entry(cpus_of_thread()) {
+        let shared = match models.entry(cpus_of_thread()) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(compile(model_name, settings, share, prepare()?)?),
         };
-        let compiled = &*compiled;
+        let shared = &*shared;
         let session = |_| {
-            let request = compiled.model.create_request()?;
-            Ok(Session::new(request, &compiled.facts, model_name))
+            let request = shared.model.create_request()?;
+            Ok(Session::new(request, &shared.interface, model_name))
         };
-        (0..compiled.requests_per_instance).map(session).collect()
+        (0..shared.requests_per_instance).map(session).collect()
     }
 }
 
@@ -58,8 +58,8 @@ fn compile(
     model_name: &str,
     settings: &Settings,
     share: usize,
-    (core, prepared): (Core, Prepared),
-) -> Result<Compiled, Error> {
+    (core, configured): (Core, ConfiguredModel),
+) -> Result<SharedModel, Error> {
     let cpu_count = thread::available_parallelism().map_or(1, usize::from);
     let defaults = settings.defaults(cpu_count, share);
     for (key, value) in defaults.iter().chain(&settings.properties) {
@@ -75,10 +75,10 @@ fn compile(
     }
     // Devices that gather requests into batches of their own (GPUs) may do so where the model
     // batches.
-    let gathers = prepared.batching != Batching::None && !settings.has_fixed_batches;
+    let gathers = configured.batching != Batching::None && !settings.has_fixed_batches;
     let gathers = if gathers { "YES" } else { "NO" };
     let model = core.compile(
-        &prepared.model,
+        &configured.model,
         &settings.device,
         ("ALLOW_AUTO_BATCHING", gathers),
     )?;
@@ -88,16 +88,16 @@ fn compile(
         Some(count) => count,
         None => (model.optimal_requests() / instances).clamp(1, REQUESTS_MAX),
     };
-    let Prepared {
+    let ConfiguredModel {
         model: read,
         batching,
         signature,
-    } = prepared;
+    } = configured;
     let is_interruptible = !read.is_dynamic();
     let shapes = shapes::are_open(&signature, batching).then(|| Shapes::new(read, &signature));
-    Ok(Compiled {
+    Ok(SharedModel {
         model,
-        facts: Arc::new(Facts {
+        interface: Arc::new(ModelInterface {
             batching,
             signature,
             shapes,

@@ -10,14 +10,14 @@ const COUNT_MAX: c_int = 64;
 /// The numbers of the element types. They differ from version to version, since types were added
 /// and taken away in between, so they are found by the sizes of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Elements {
+pub struct ElementTypes {
     /// Boolean, then bf16, f16, f32, f64, i4, i8, i16, i32, i64, u1.
     boolean: c_int,
     /// u8, then u16, u32, u64. Types of fewer than 8 bits lie before it.
     u8: c_int,
 }
 
-impl Elements {
+impl ElementTypes {
     /// Finds the numbers. `byte_count` says how many bytes 8 elements of a type have, `None` where
     /// there is no tensor of it.
     ///
@@ -33,7 +33,7 @@ impl Elements {
             (0..COUNT_MAX).find(|&first| runs(first, &[8, 16, 16, 32, 64, 4, 8, 16, 32, 64, 1]));
         let found = boolean.and_then(|boolean| {
             let u8 = (boolean + 11..COUNT_MAX).find(|&first| runs(first, &[8, 16, 32, 64]))?;
-            Some(Elements { boolean, u8 })
+            Some(ElementTypes { boolean, u8 })
         });
         found.ok_or_else(|| Error::unsupported("its element types are not those that are known"))
     }
@@ -84,30 +84,30 @@ mod tests {
         ] {
             let sizes = [before, &known, between, &unsigned].concat();
             let byte_count = |element: c_int| sizes.get(usize::try_from(element).ok()?).copied();
-            let elements = Elements::find(byte_count).unwrap();
+            let types = ElementTypes::find(byte_count).unwrap();
             let boolean = c_int::try_from(before.len()).unwrap();
             let u8 = boolean + 11 + c_int::try_from(between.len()).unwrap();
-            assert_eq!(elements, Elements { boolean, u8 });
+            assert_eq!(types, ElementTypes { boolean, u8 });
             for data_type in DataType::ALL {
-                let Some(number) = elements.number(data_type) else {
+                let Some(number) = types.number(data_type) else {
                     assert_eq!(data_type, DataType::Bytes);
                     continue;
                 };
-                assert_eq!(elements.data_type(number), Some(data_type));
+                assert_eq!(types.data_type(number), Some(data_type));
                 assert_eq!(
                     byte_count(number),
                     data_type.element_bytes().map(|size| 8 * size)
                 );
             }
             // Text, i4.
-            assert_eq!(elements.data_type(boolean + 5), None);
-            assert_eq!(elements.data_type(0), None);
+            assert_eq!(types.data_type(boolean + 5), None);
+            assert_eq!(types.data_type(0), None);
         }
     }
 
     #[test]
     fn refuses_types_in_an_order_that_is_not_known() {
-        assert!(Elements::find(|_| None).is_err());
-        assert!(Elements::find(|_| Some(8)).is_err());
+        assert!(ElementTypes::find(|_| None).is_err());
+        assert!(ElementTypes::find(|_| Some(8)).is_err());
     }
 }

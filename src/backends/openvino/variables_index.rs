@@ -44,7 +44,8 @@ fn is_sound(table: &[u8]) -> bool {
     };
     let is_table = footer.get(40..) == Some(&MAGIC.to_le_bytes());
     let mut rest = footer;
-    let (Some(_), Some(index)) = (Handle::read(&mut rest), Handle::read(&mut rest)) else {
+    let (Some(_), Some(index)) = (BlockHandle::read(&mut rest), BlockHandle::read(&mut rest))
+    else {
         return false;
     };
     let Some(index) = index.block(table).filter(|_| is_table) else {
@@ -55,14 +56,14 @@ fn is_sound(table: &[u8]) -> bool {
 
 /// Where a block is.
 #[derive(Clone, Copy)]
-struct Handle {
+struct BlockHandle {
     offset: u64,
     byte_count: u64,
 }
 
-impl Handle {
+impl BlockHandle {
     fn read(bytes: &mut &[u8]) -> Option<Self> {
-        Some(Handle {
+        Some(BlockHandle {
             offset: number(bytes)?,
             byte_count: number(bytes)?,
         })
@@ -81,7 +82,7 @@ impl Handle {
 
 /// The handles in a block of the index: entries of shared, own and value length, key and value;
 /// then where entries begin anew, and how many such there are.
-fn handles(block: &[u8]) -> Option<Vec<Handle>> {
+fn handles(block: &[u8]) -> Option<Vec<BlockHandle>> {
     let count_at = block.len().checked_sub(4)?;
     let count = u32::from_le_bytes(block.get(count_at..)?.try_into().ok()?);
     let restarts = usize::try_from(count).ok()?.checked_mul(4)?;
@@ -93,7 +94,7 @@ fn handles(block: &[u8]) -> Option<Vec<Handle>> {
         let len = usize::try_from(number(&mut entries)?).ok()?;
         let (_, behind) = entries.split_at_checked(own)?;
         let (mut value, behind) = behind.split_at_checked(len)?;
-        handles.push(Handle::read(&mut value)?);
+        handles.push(BlockHandle::read(&mut value)?);
         entries = behind;
     }
     Some(handles)

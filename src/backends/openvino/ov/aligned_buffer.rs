@@ -4,9 +4,9 @@ use conch_backend_sdk::{Error, TensorBytes};
 
 /// A copy of bytes, aligned to 8. Keeps its memory for the next one.
 #[derive(Default)]
-pub struct Words(Vec<u64>);
+pub struct AlignedBuffer(Vec<u64>);
 
-impl Words {
+impl AlignedBuffer {
     /// Copies `bytes`, and puts zeros behind them up to `byte_count` (at least as many).
     ///
     /// # Errors
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn copies_and_fills_up() {
-        let mut words = Words::default();
+        let mut buffer = AlignedBuffer::default();
         for (bytes, byte_count, expected) in [
             (&b"abcdefghij"[..], 10, &b"abcdefghij"[..]),
             (b"abc", 5, b"abc\0\0"),
@@ -47,10 +47,10 @@ mod tests {
             (b"", 0, b""),
             (b"abc", 1, b"abc"),
         ] {
-            let copy = words.fill(bytes.into(), byte_count).unwrap();
+            let copy = buffer.fill(bytes.into(), byte_count).unwrap();
             assert_eq!(copy.to_vec(), expected);
             assert!(copy.is_aligned_to(8));
         }
-        assert!(words.fill(b"a".into(), usize::MAX / 2).is_err());
+        assert!(buffer.fill(b"a".into(), usize::MAX / 2).is_err());
     }
 }
