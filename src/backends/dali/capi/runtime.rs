@@ -36,7 +36,9 @@ impl Runtime {
         let operators = path.with_file_name(OPERATORS);
         // SAFETY: the operator names this library to be run in the process; its initialisers are
         // DALI's.
-        let library = unsafe { Library::open_engine(&LIBRARY, &operators) }?;
+        let library = unsafe { Library::open(&operators, Binding::Lazy) }
+            .map_err(|why| LIBRARY.unusable(path, format_args!("cannot be loaded: {why}")))?
+            .keep_open();
         // SAFETY: the library is DALI's, and stays open.
         let table = unsafe { Table::read(library) }.map_err(|symbol| {
             let why =
