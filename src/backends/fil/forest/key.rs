@@ -7,13 +7,21 @@
 pub const NAN: u32 = 0;
 
 /// The key of a value or a threshold.
-#[inline(always)]
 pub fn key_of(value: f32) -> u32 {
+    if value.is_nan() {
+        NAN
+    } else {
+        key_of_number(value)
+    }
+}
+
+/// The same where NaN's is of no interest.
+#[inline(always)]
+pub fn key_of_number(value: f32) -> u32 {
     // Minus zero is zero.
     let bits = (value + 0.0).to_bits();
     // Bits of negative numbers grow with their magnitude, and are above those of the others.
-    let key = bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN);
-    if value.is_nan() { NAN } else { key }
+    bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN)
 }
 
 /// The value of a key; zero for that of minus zero.
