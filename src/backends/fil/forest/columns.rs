@@ -57,9 +57,15 @@ impl Columns {
     pub fn fill<const L: usize>(&self, rows: &[f32], feature_count: usize, group: &mut [[u32; L]]) {
         let columns = self.features.iter().zip(&self.cleaning).zip(&self.signs);
         for (((&feature, cleaning), sign), keys) in columns.zip(group.iter_mut()) {
+            // Read one by one, but cleaned together.
             let values = rows.iter().skip(feature).step_by(feature_count.max(1));
+            let mut found = 0;
             for (key, &value) in keys.iter_mut().zip(values) {
-                *key = cleaning.key_of(value, *sign);
+                *key = value.to_bits();
+                found += 1;
+            }
+            for key in keys.iter_mut().take(found) {
+                *key = cleaning.key_of(f32::from_bits(*key), *sign);
             }
         }
         if let Some(keys) = group.get_mut(self.features.len()) {
