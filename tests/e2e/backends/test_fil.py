@@ -4,6 +4,8 @@ batches and at once; Shapley values; configurations that are completed; files an
 import concurrent.futures
 import json
 import struct
+import subprocess
+import sys
 import unittest
 
 import numpy
@@ -12,11 +14,13 @@ import tritonclient.http as httpclient
 
 import cuda
 import fil_models
+import server as servers
 from case import IS_TRITON, conch_only, needs_library
 from fil_models import CLASS, forests
 from framework import FrameworkCase, parameters
 
 NEAR = 1e-5
+EXAMPLE = servers.ROOT / "docs/examples/fil/make_repository.py"
 
 
 def infer(module, client, model, rows, outputs=("output__0",)):
@@ -323,6 +327,26 @@ class Refused(FilCase):
 
     def test_classes_are_numbers(self):
         self.assertEqual(fil_models.answers(numpy.array([[0.1, 0.9]]), CLASS).tolist(), [1])
+
+
+@needs_library("fil")
+class Example(FilCase):
+    """The repository of docs/examples."""
+
+    @classmethod
+    def models(cls, repository):
+        cls.run_example(repository.path)
+
+    @staticmethod
+    def run_example(*arguments):
+        return subprocess.run([sys.executable, EXAMPLE, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+
+    def test_it_answers_as_it_says(self):
+        first, second, progress, digits = self.run_example("--send", self.server.http).splitlines()
+        self.assertRegex(first, r"^tumours: \d% benign, above all for its [a-z ]+; it is malignant$")
+        self.assertRegex(second, r"^tumours: \d+% benign, above all for its [a-z ]+; it is malignant$")
+        self.assertRegex(progress, r"^diabetes: \d+; it was 151$")
+        self.assertEqual(digits, "digits: 0 1 2 3 4 5 6 7 ; shown: 0 1 2 3 4 5 6 7")
 
 
 @conch_only

@@ -19,6 +19,7 @@ import wire
 from case import IS_TRITON, conch_only, needs_library
 from framework import FrameworkCase, parameters
 from onnx_model import FLOAT
+from repository import tensors
 
 EXAMPLES = servers.ROOT / "docs/examples/model_repository"
 
@@ -126,6 +127,20 @@ class Accelerators(OnnxCase):
         numpy.testing.assert_allclose(found["accelerated"], found["plain"], atol=1e-5)
         numpy.testing.assert_allclose(found["tuned"], found["plain"], atol=1e-5)
         self.server.wait_for_text("OpenVINO Execution Accelerator is set for 'tuned' on CPU")
+
+    def test_a_run_that_fails_spoils_no_other(self):
+        """OpenVINO's provider keeps the shapes of a run that failed for them."""
+        config = BACKEND + parameters(library=engine("onnxruntime_openvino")) + accelerated("openvino")
+        config += tensors("input", [("X", "FP32", (-1, 4))]) + tensors("output", [("Y", "FP32", (-1, 8))])
+        self.assertEqual(self.load("pairs", config, model__onnx=onnx_model.pairs()), (200, None))
+        for rows in (2, 3, 2, 1, 4, 3, 3, 2):
+            given = numpy.ones((rows, 4), numpy.float32)
+            if rows % 2:
+                with self.assertRaises(httpclient.InferenceServerException) as refused:
+                    self.ask("pairs", given)
+                self.assertIn("onnx runtime error", str(refused.exception))
+            else:
+                numpy.testing.assert_array_equal(self.ask("pairs", given), numpy.full((rows // 2, 8), 0.25, numpy.float32))
 
     def test_setting_that_the_accelerator_has_not(self):
         config = BACKEND + parameters(library=engine("onnxruntime_openvino")) + accelerated("openvino", speed="high")

@@ -536,6 +536,17 @@ class Faults(OpenvinoCase):
                               "operator_set_of_the_future", "unknown_domain", "type_that_the_operator_has_not", "negative_size",
                               "size_beyond_memory"))
 
+    def test_outputs_beyond_memory(self):
+        model = onnx_model.model(
+            [("X", onnx_model.FLOAT, (2,))], [("Y", onnx_model.FLOAT, ("n", "m"))],
+            [onnx_model.node("Cast", ["X"], ["size"], to=onnx_model.INT64), onnx_model.node("ConstantOfShape", ["size"], ["Y"])])
+        self.serve("large", ONE + "max_batch_size: 0\n", {"model.onnx": model})
+        for size in ((1e6, 1e6), (2e9, 2e9), (-1, 2)):
+            with self.assertRaises(httpclient.InferenceServerException) as refused:
+                self.ask("large", size)
+            self.assertIn("openvino error in running inference", str(refused.exception))
+        numpy.testing.assert_array_equal(self.ask("large", (2, 1)), [[0], [0]])
+
     def test_paddle(self):
         self.check("paddle", models.PADDLE_FAULTS, may_serve=models.PADDLE_SERVED)
 

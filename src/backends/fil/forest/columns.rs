@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::key::{self, key_of};
+use super::key::{self, key_of, key_of_number};
 use super::model::Missing;
 
 /// A feature as nodes read it.
@@ -18,57 +18,97 @@ pub struct Column {
 }
 
 /// The columns of a forest. One more follows them, which is always NaN: leaves read it.
+///
+/// What is to be done with each is kept by kind, so that several are done at once.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
-    columns: Vec<Column>,
     indexes: HashMap<Column, usize>,
+    features: Vec<usize>,
+    cleaning: Vec<Cleaning>,
+    /// The bits that negate a value, or none.
+    signs: Vec<u32>,
+}
+
+/// What is missing, and its key.
+#[derive(Clone, Copy, Debug)]
+struct Cleaning {
+    /// Numbers whose magnitude is not above this are missing, as NaN is.
+    zero_max: f32,
+    missing_key: u32,
 }
 
 impl Columns {
     /// The index of the column, which is added if it is new.
     pub fn index_of(&mut self, column: Column) -> usize {
         *self.indexes.entry(column).or_insert_with(|| {
-            self.columns.push(column);
-            self.columns.len() - 1
+            self.features.push(column.feature);
+            self.cleaning.push(Cleaning::of(column.missing));
+            self.signs.push(u32::from(column.is_negated) << 31);
+            self.features.len() - 1
         })
     }
 
     /// Columns, and the one of the leaves.
     pub fn count(&self) -> usize {
-        self.columns.len() + 1
+        self.features.len() + 1
     }
 
     /// Fills the columns of up to `L` rows, each of `feature_count` features.
     pub fn fill<const L: usize>(&self, rows: &[f32], feature_count: usize, group: &mut [[u32; L]]) {
-        for (column, values) in self.columns.iter().zip(group.iter_mut()) {
-            let features = rows
-                .iter()
-                .skip(column.feature)
-                .step_by(feature_count.max(1));
-            for (value, &feature) in values.iter_mut().zip(features) {
-                *value = column.convert(feature);
+        let columns = self.features.iter().zip(&self.cleaning).zip(&self.signs);
+        for (((&feature, cleaning), sign), keys) in columns.zip(group.iter_mut()) {
+            // Read one by one, but cleaned together.
+            let values = rows.iter().skip(feature).step_by(feature_count.max(1));
+            let mut found = 0;
+            for (key, &value) in keys.iter_mut().zip(values) {
+                *key = value.to_bits();
+                found += 1;
+            }
+            for key in keys.iter_mut().take(found) {
+                *key = cleaning.key_of(f32::from_bits(*key), *sign);
             }
         }
-        if let Some(values) = group.get_mut(self.columns.len()) {
-            *values = [key::NAN; L];
+        if let Some(keys) = group.get_mut(self.features.len()) {
+            *keys = [key::NAN; L];
         }
     }
 
     /// Fills the columns of one row.
-    pub fn fill_row(&self, row: &[f32], values: &mut [u32]) {
-        for (column, value) in self.columns.iter().zip(values.iter_mut()) {
-            *value = column.convert(row.get(column.feature).copied().unwrap_or(f32::NAN));
+    pub fn fill_row(&self, row: &[f32], keys: &mut [u32]) {
+        for (key, &feature) in keys.iter_mut().zip(&self.features) {
+            *key = row.get(feature).copied().unwrap_or(f32::NAN).to_bits();
         }
-        if let Some(value) = values.get_mut(self.columns.len()) {
-            *value = key::NAN;
+        let columns = self.cleaning.iter().zip(&self.signs);
+        for ((cleaning, sign), key) in columns.zip(keys.iter_mut()) {
+            *key = cleaning.key_of(f32::from_bits(*key), *sign);
+        }
+        if let Some(key) = keys.get_mut(self.features.len()) {
+            *key = key::NAN;
         }
     }
 }
 
-impl Column {
-    fn convert(self, value: f32) -> u32 {
-        let value = clean(self.missing, value);
-        key_of(if self.is_negated { -value } else { value })
+impl Cleaning {
+    fn of(missing: Missing) -> Cleaning {
+        let (zero_max, missing_key) = match missing {
+            Missing::Nan => (-1.0, key::NAN),
+            Missing::Zero => (ZERO, key::NAN),
+            Missing::Never => (-1.0, key_of(0.0)),
+        };
+        Cleaning {
+            zero_max,
+            missing_key,
+        }
+    }
+
+    /// The key of a [clean] value, with `sign` on it.
+    #[inline(always)]
+    fn key_of(self, value: f32, sign: u32) -> u32 {
+        let is_missing = value.is_nan() | (value.abs() <= self.zero_max);
+        // As bits, since a branch would keep columns from being done together.
+        let mask = 0_u32.wrapping_sub(u32::from(is_missing));
+        let key = key_of_number(f32::from_bits(value.to_bits() ^ sign));
+        (self.missing_key & mask) | (key & !mask)
     }
 }
 

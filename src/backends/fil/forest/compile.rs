@@ -6,7 +6,8 @@
 //! comparisons of 64-bit thresholds with 32-bit values are exact: the threshold is rounded towards
 //! the side on which no 32-bit value lies between.
 //!
-//! Nodes lie breadth first, the two children of a node beside each other. A leaf reads the column
+//! The two children of a node lie beside each other, and theirs behind them, so that two steps read
+//! one line of a cache as a rule; such groups lie breadth first. A leaf reads the column
 //! that is always NaN and is its own first child, so that a row may take more steps than it needs:
 //! rows of different depths are traversed together without a branch.
 
@@ -68,8 +69,24 @@ pub struct TreePlace {
     pub has_sets: bool,
 }
 
+/// A tree that is being written.
+struct UnfinishedTree<'t> {
+    tree: &'t Tree,
+    sets: Vec<Set>,
+    class_count: usize,
+    place: TreePlace,
+}
+
+/// A node of the description whose place among its tree's nodes is known.
+struct UnwrittenNode {
+    index: usize,
+    /// Steps from the root.
+    depth: u32,
+    position: usize,
+}
+
 /// A node before its width is known.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Wide {
     key: u32,
     column: usize,
@@ -181,50 +198,90 @@ struct Builder {
 
 impl Builder {
     fn add(&mut self, tree: &Tree, class_count: usize) -> Result<(), String> {
-        let tree_sets = tree
+        let sets = tree
             .sets
             .iter()
             .map(|categories| self.sets.add(categories))
             .collect::<Result<Vec<Set>, String>>()?;
-        let start = self.nodes.len();
-        let mut place = TreePlace {
-            start,
-            node_count: 0,
-            depth: 0,
-            class: tree.class,
-            has_sets: false,
+        let mut unfinished = UnfinishedTree {
+            tree,
+            sets,
+            class_count,
+            place: TreePlace {
+                start: self.nodes.len(),
+                node_count: 0,
+                depth: 0,
+                class: tree.class,
+                has_sets: false,
+            },
         };
-        // Nodes that are still to be written, with their depths; as many as were numbered.
-        let mut open = VecDeque::from([(0, 0)]);
-        let mut numbered = 1;
-        while let Some((index, depth)) = open.pop_front() {
-            place.depth = place.depth.max(depth);
-            let (node, route) = resolve(tree, index)?;
-            let Some(route) = route else {
-                let own = self.nodes.len() - start;
-                let key = self.leaf(node, tree, class_count)?;
-                self.nodes.push(Wide {
-                    key,
-                    // The column of leaves has no number before all others have.
-                    column: usize::MAX,
-                    first: own,
-                    kind: Kind::default(),
-                });
-                continue;
-            };
-            let NodeKind::Split(split) = &node.kind else {
-                return Err(format!("node {index} is no split"));
-            };
-            place.has_sets |= matches!(route, Route::Member { .. });
-            let (wide, first, second) = self.split(split, &route, &tree_sets, numbered)?;
-            self.nodes.push(wide);
-            open.push_back((first, depth + 1));
-            open.push_back((second, depth + 1));
-            numbered += 2;
+        self.nodes.push(Wide::default());
+        let root = UnwrittenNode {
+            index: 0,
+            depth: 0,
+            position: 0,
+        };
+        // Each is written with its children, which have their place already, and their children.
+        let mut open = VecDeque::from([root]);
+        while let Some(node) = open.pop_front() {
+            for child in self.write(&mut unfinished, node)?.into_iter().flatten() {
+                let children = self.write(&mut unfinished, child)?;
+                open.extend(children.into_iter().flatten());
+            }
         }
-        place.node_count = self.nodes.len() - start;
+        let mut place = unfinished.place;
+        place.node_count = self.nodes.len() - place.start;
         self.trees.push(place);
         Ok(())
+    }
+
+    /// Writes a node where its place is, and makes a place for its children, which it returns.
+    fn write(
+        &mut self,
+        unfinished: &mut UnfinishedTree<'_>,
+        unwritten: UnwrittenNode,
+    ) -> Result<Option<[UnwrittenNode; 2]>, String> {
+        let UnwrittenNode {
+            index,
+            depth,
+            position,
+        } = unwritten;
+        let (tree, start) = (unfinished.tree, unfinished.place.start);
+        unfinished.place.depth = unfinished.place.depth.max(depth);
+        let (node, route) = resolve(tree, index)?;
+        let (wide, children) = match route {
+            None => {
+                let leaf = Wide {
+                    key: self.leaf(node, tree, unfinished.class_count)?,
+                    // The column of leaves has no number before all others have.
+                    column: usize::MAX,
+                    first: position,
+                    kind: Kind::default(),
+                };
+                (leaf, None)
+            }
+            Some(route) => {
+                let NodeKind::Split(split) = &node.kind else {
+                    return Err(format!("node {index} is no split"));
+                };
+                unfinished.place.has_sets |= matches!(route, Route::Member { .. });
+                let position = self.nodes.len() - start;
+                self.nodes.extend([Wide::default(); 2]);
+                let (wide, first, second) =
+                    self.split(split, &route, &unfinished.sets, position)?;
+                let child = |index, position| UnwrittenNode {
+                    index,
+                    depth: depth + 1,
+                    position,
+                };
+                let children = [child(first, position), child(second, position + 1)];
+                (wide, Some(children))
+            }
+        };
+        if let Some(place) = self.nodes.get_mut(start + position) {
+            *place = wide;
+        }
+        Ok(children)
     }
 
     fn split(

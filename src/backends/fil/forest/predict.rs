@@ -13,6 +13,8 @@ const LANES: usize = 16;
 const TREES: usize = 10;
 /// The same where one window holds the forest: less is kept per tree.
 const FOREST_TREES: usize = 12;
+/// Trees of those that are left over.
+const FOREST_TREES_LEFT: usize = 4;
 /// Rows that go through a tree before the next one, so that its nodes stay in the nearest cache.
 const BLOCK: usize = 64;
 /// Fewer rows than this, at the end of a block, go one by one: lanes that are not used take time.
@@ -223,8 +225,13 @@ fn run_row<I: Index>(
     match &forest.row_nodes {
         Some(row_nodes) => {
             let (row_nodes, columns) = (u16::window(row_nodes, 0), u16::window(columns, 0));
-            for trees in together.chunks(FOREST_TREES) {
-                let keys = forest_keys(row_nodes, trees, columns);
+            let (groups, left) = together.as_chunks::<FOREST_TREES>();
+            for trees in groups {
+                let keys = forest_keys::<FOREST_TREES>(row_nodes, trees, columns);
+                add_to_row(forest, trees, &keys, sums);
+            }
+            for trees in left.chunks(FOREST_TREES_LEFT) {
+                let keys = forest_keys::<FOREST_TREES_LEFT>(row_nodes, trees, columns);
                 add_to_row(forest, trees, &keys, sums);
             }
         }
@@ -250,19 +257,19 @@ fn run_row<I: Index>(
     }
 }
 
-/// What one row finds in up to [`FOREST_TREES`] trees of a forest that one window holds. The last
+/// What one row finds in up to `T` trees of a forest that one window holds. The last
 /// tree is walked in place of missing ones, as in [`row_keys`].
 #[inline(always)]
-fn forest_keys(
+fn forest_keys<const T: usize>(
     nodes: &<u16 as Index>::Window<Node<u16>>,
     trees: &[TreePlace],
     columns: &<u16 as Index>::Window<u32>,
-) -> [u32; FOREST_TREES] {
+) -> [u32; T] {
     let Some(last) = trees.last() else {
-        return [0; FOREST_TREES];
+        return [0; T];
     };
     let root = |index| u16::from_usize(trees.get(index).unwrap_or(last).start);
-    let leaves = walk_forest::<u16, FOREST_TREES>(nodes, array::from_fn(root), columns, last.depth);
+    let leaves = walk_forest::<u16, T>(nodes, array::from_fn(root), columns, last.depth);
     leaves.map(|leaf| key_at::<u16>(nodes, leaf))
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use conch_backend_sdk as sdk;
 use sdk::{Error, Interrupt};
@@ -14,6 +15,7 @@ use super::table::OrtRunOptions;
 pub(super) struct RunOptions {
     runtime: Arc<Runtime>,
     raw: NonNull<OrtRunOptions>,
+    is_interrupted: AtomicBool,
 }
 
 // SAFETY: after they were made only the flag that ends a run changes, which ONNX Runtime has set on
@@ -38,6 +40,7 @@ impl RunOptions {
         let options = RunOptions {
             runtime: Arc::clone(runtime),
             raw,
+            is_interrupted: AtomicBool::new(false),
         };
         for (key, value) in entries {
             // SAFETY: the options are ours; both strings are NUL-terminated and copied.
@@ -55,10 +58,16 @@ impl RunOptions {
     pub(super) fn as_ptr(&self) -> *const OrtRunOptions {
         self.raw.as_ptr()
     }
+
+    /// Whether the run was told to end.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.is_interrupted.load(Ordering::Relaxed)
+    }
 }
 
 impl Interrupt for RunOptions {
     fn interrupt(&self) {
+        self.is_interrupted.store(true, Ordering::Relaxed);
         let table = &self.runtime.table;
         // SAFETY: live; may be called while a run reads the flag.
         if let Err(error) = unsafe { table.check((table.set_terminate)(self.raw.as_ptr())) } {
@@ -67,6 +76,7 @@ impl Interrupt for RunOptions {
     }
 
     fn reset(&self) {
+        self.is_interrupted.store(false, Ordering::Relaxed);
         let table = &self.runtime.table;
         // SAFETY: live, and no run is going on.
         if let Err(error) = unsafe { table.check((table.unset_terminate)(self.raw.as_ptr())) } {

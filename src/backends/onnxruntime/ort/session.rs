@@ -28,6 +28,16 @@ pub struct Session {
     run_options: Arc<RunOptions>,
     is_profiled: bool,
     signature: Signature,
+    /// Where execution providers have a part.
+    renewal: Option<Box<Renewal>>,
+}
+
+/// How a session is made anew. A run that fails in OpenVINO's provider, for the shapes of its
+/// inputs, can leave them behind, and later runs fail or answer with them.
+struct Renewal {
+    path: CString,
+    options: SessionOptions,
+    is_due: bool,
 }
 
 // SAFETY: a session may be used from any thread.
@@ -42,37 +52,21 @@ impl Session {
         model: &Path,
         options: &SessionOptions,
     ) -> Result<Self, Error> {
-        let table = &runtime.table;
-        let raw_options = RawOptions::new(runtime, options)?;
         let run_options = Arc::new(RunOptions::new(runtime, &options.run_entries)?);
         let path = c_path(model)?;
-        let mut session = ptr::null_mut();
-        // OpenVINO's provider does not stand two sessions being made at once, says upstream's
-        // backend.
-        let one_at_a_time = (!options.providers.is_empty()).then(|| {
-            WITH_PROVIDERS
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        });
-        // SAFETY: environment and options are live, the path is NUL-terminated, the result
-        // writable.
-        unsafe {
-            table.check((table.create_session)(
-                runtime.env.as_ptr(),
-                path.as_ptr(),
-                raw_options.raw,
-                &raw mut session,
-            ))?;
-        }
-        drop(one_at_a_time);
-        let session =
-            NonNull::new(session).ok_or_else(|| Error::internal("ONNX Runtime gave no session"))?;
         let mut session = Session {
             runtime: Arc::clone(runtime),
-            raw: session,
+            raw: create(runtime, &path, options)?,
             run_options,
             is_profiled: options.profile_prefix.is_some(),
             signature: Signature::default(),
+            renewal: (!options.providers.is_empty()).then(|| {
+                Box::new(Renewal {
+                    path,
+                    options: options.clone(),
+                    is_due: false,
+                })
+            }),
         };
         session.signature = session.read_signature()?;
         Ok(session)
@@ -88,12 +82,38 @@ impl Session {
     }
 
     /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` where
-    /// a target had memory of its own.
+    /// a target had memory of its own. After a run that failed where execution providers have a
+    /// part, the session is made anew first, which takes as long as loading the model.
     ///
     /// # Errors
     /// `Internal` with ONNX Runtime's own words; `InvalidArgument` if a string tensor's bytes do
     /// not fit its shape.
     pub fn run(
+        &mut self,
+        feeds: &[Feed<'_>],
+        targets: &mut [Target<'_, '_>],
+    ) -> Result<Vec<Option<Value<'static>>>, Error> {
+        self.renew_if_due()?;
+        let made = self.run_once(feeds, targets);
+        if let Some(renewal) = &mut self.renewal {
+            // A run that was ended was so between two nodes of the graph, not within a provider.
+            renewal.is_due = made.is_err() && !self.run_options.is_interrupted();
+        }
+        made
+    }
+
+    fn renew_if_due(&mut self) -> Result<(), Error> {
+        let Some(renewal) = self.renewal.as_mut().filter(|renewal| renewal.is_due) else {
+            return Ok(());
+        };
+        let fresh = create(&self.runtime, &renewal.path, &renewal.options)?;
+        renewal.is_due = false;
+        self.release();
+        self.raw = fresh;
+        Ok(())
+    }
+
+    fn run_once(
         &mut self,
         feeds: &[Feed<'_>],
         targets: &mut [Target<'_, '_>],
@@ -171,6 +191,15 @@ impl Session {
                 })
             })
             .collect()
+    }
+
+    /// Gives the session back, which is not used afterwards.
+    fn release(&mut self) {
+        if self.is_profiled {
+            self.end_profiling();
+        }
+        // SAFETY: ours, and no run is going on.
+        unsafe { (self.runtime.table.release_session)(self.raw.as_ptr()) };
     }
 
     /// Has the profile written, and tells where.
@@ -264,12 +293,35 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.is_profiled {
-            self.end_profiling();
-        }
-        // SAFETY: ours, and no run is going on.
-        unsafe { (self.runtime.table.release_session)(self.raw.as_ptr()) };
+        self.release();
     }
+}
+
+/// Has ONNX Runtime read a model.
+fn create(
+    runtime: &Runtime,
+    path: &CStr,
+    options: &SessionOptions,
+) -> Result<NonNull<OrtSession>, Error> {
+    let table = &runtime.table;
+    let raw_options = RawOptions::new(runtime, options)?;
+    let mut session = ptr::null_mut();
+    // OpenVINO's provider does not stand two sessions being made at once, says upstream's backend.
+    let _one_at_a_time = (!options.providers.is_empty()).then(|| {
+        WITH_PROVIDERS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    });
+    // SAFETY: environment and options are live, the path is NUL-terminated, the result writable.
+    unsafe {
+        table.check((table.create_session)(
+            runtime.env.as_ptr(),
+            path.as_ptr(),
+            raw_options.raw,
+            &raw mut session,
+        ))?;
+    }
+    NonNull::new(session).ok_or_else(|| Error::internal("ONNX Runtime gave no session"))
 }
 
 struct TypeInfo<'r> {
