@@ -5,7 +5,7 @@ import numpy
 
 import onnx_model
 import server as servers
-from onnx_model import BOOL, FLOAT, INT64, constant, node
+from onnx_model import FLOAT, INT64, constant, node
 from repository import tensors
 
 MODELS = servers.CACHE / "models"

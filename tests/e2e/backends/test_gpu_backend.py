@@ -10,7 +10,6 @@ import pathlib
 import random
 import shutil
 import threading
-import time
 import unittest
 from unittest import mock
 
