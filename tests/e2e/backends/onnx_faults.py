@@ -1,7 +1,8 @@
 """Model files that cannot be served: cut off, changed, or asking for what there is not."""
 
+import broken_files
 import onnx_model
-from onnx_model import FLOAT, constant, model, node, number, part, value, weight
+from onnx_model import FLOAT, model, node, number, part, value, weight
 
 import numpy
 
@@ -28,13 +29,8 @@ def nested(depth):
 
 # By name: the bytes of `model.onnx`.
 FILES = {
-    "empty": b"",
-    "zeros": bytes(4096),
-    "noise": numpy.random.default_rng(7).bytes(4096),
-    "text": b"<html>404 Not Found</html>",
-    "cut_at_the_start": SOUND[:7],
-    "cut_in_the_middle": SOUND[:len(SOUND) // 2],
-    "cut_at_the_end": SOUND[:-1],
+    **broken_files.OTHERS,
+    **broken_files.cut(SOUND),
     "length_beyond_the_end": number(1, 8) + b"\x3a\xff\xff\xff\xff\x07",
     "endless_number": b"\xff" * 64,
     "without_graph": number(1, 8) + part(8, part(1, "") + number(2, 17)),

@@ -2,6 +2,7 @@
 
 import numpy
 
+import broken_files
 import onnx_faults
 import paddle_model
 
@@ -47,7 +48,7 @@ def scaled(dims=(-1, 4), weights=(0, 1, 2, 3), element=FLOAT, layouts=None, **ch
 
 def whole_batches(rows=4):
     """Y = X * weights with weights for each row, so that no other number of rows fits."""
-    files = scaled((rows, 4), instead=[(f'shape="4" offset="0" size="16"', f'shape="{rows},4" offset="0" size="{rows * 16}"'),
+    files = scaled((rows, 4), instead=[('shape="4" offset="0" size="16"', f'shape="{rows},4" offset="0" size="{rows * 16}"'),
                                        (port(0, "FP32", [4]), port(0, "FP32", [rows, 4])), (port(1, "FP32", [4]), port(1, "FP32", [rows, 4]))])
     return files | {"model.bin": numpy.arange(rows * 4, dtype="<f4").tobytes()}
 
@@ -67,13 +68,7 @@ def own(xml, weights=WEIGHTS):
 
 # By name: the files of a model.
 FAULTS = {
-    "empty": own(b""),
-    "zeros": own(bytes(4096)),
-    "noise": own(numpy.random.default_rng(7).bytes(4096)),
-    "text": own(b"<html>404 Not Found</html>"),
-    "cut_at_the_start": own(XML[:40]),
-    "cut_in_the_middle": own(XML[:len(XML) // 2]),
-    "cut_at_the_end": own(XML[:-10]),
+    **{name: own(content) for name, content in {**broken_files.OTHERS, **broken_files.cut(XML, 40, 10)}.items()},
     "without_weights": own(XML, None),
     "weights_cut": own(XML, WEIGHTS[:-1]),
     "weights_empty": own(XML, b""),
@@ -98,7 +93,6 @@ FAULTS = {
 }
 
 
-
 # Of the other formats: by name, what cannot be served as a file of it. `good` is a sound file of the format.
 def of_format(good, marker=b""):
     random = numpy.random.default_rng(9)
@@ -113,10 +107,9 @@ def of_format(good, marker=b""):
     for at in random.integers(0, size, 64):
         scattered[at] ^= 0x55
     return {
-        "empty": b"", "one_byte": good[:1], "zeros": bytes(4096), "ones": b"\xff" * 4096, "noise": noise, "text": b"<html>404 Not Found</html>",
-        "marked_noise": marker + noise, "cut_at_the_start": good[:9], "cut_at_an_eighth": good[:size // 8],
-        "cut_at_a_quarter": good[:size // 4], "cut_in_the_middle": good[:size // 2], "cut_at_three_quarters": good[:size * 3 // 4],
-        "cut_at_the_end": good[:-3], "without_its_start": good[8:], "changed_at_the_start": changed(8 / size, b"\xff" * 64),
+        **broken_files.OTHERS, **broken_files.cut(good, 9, 3), "one_byte": good[:1], "ones": b"\xff" * 4096, "marked_noise": marker + noise,
+        "cut_at_an_eighth": good[:size // 8], "cut_at_a_quarter": good[:size // 4], "cut_at_three_quarters": good[:size * 3 // 4],
+        "without_its_start": good[8:], "changed_at_the_start": changed(8 / size, b"\xff" * 64),
         "changed_at_a_quarter": changed(0.25, b"\xff" * 64), "changed_in_the_middle": changed(0.5, b"\xff" * 64),
         "zeros_in_the_middle": changed(0.5, bytes(64)), "changed_at_three_quarters": changed(0.75, b"\x80" * 64),
         "changed_at_the_end": changed(1, b"\xff" * 64), "changed_all_over": bytes(scattered), "noise_in_the_middle": changed(0.5, noise[:min(256, size)]),

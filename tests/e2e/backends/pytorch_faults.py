@@ -4,9 +4,9 @@ import io
 import json
 import zipfile
 
-import numpy
-
+import broken_files
 import pytorch_engine as engine
+from broken_files import NOISE
 
 
 def rewritten(archive, change=None, drop=(), add=None, method=zipfile.ZIP_STORED):
@@ -42,13 +42,8 @@ def damaged(archive, suffix):
     directory = int.from_bytes(archive[end + 16:end + 20], "little")
     entry = archive.rindex(b"PK\x01\x02", 0, archive.rindex(suffix.encode()))
     return {
-        "empty": b"",
-        "zeros": bytes(4096),
-        "noise": numpy.random.default_rng(7).bytes(4096),
-        "text": b"<html>404 Not Found</html>",
-        "cut_at_the_start": archive[:100],
-        "cut_in_the_middle": archive[:len(archive) // 2],
-        "cut_at_the_end": archive[:-1],
+        **broken_files.OTHERS,
+        **broken_files.cut(archive, start=100),
         "without_a_directory": archive[:directory],
         "directory_elsewhere": patched(archive, end + 16, b"\xf0\xff\xff\x7f"),
         "directory_too_long": patched(archive, end + 12, b"\xf0\xff\xff\x7f"),
@@ -69,7 +64,7 @@ def script_files():
         "without_constants": rewritten(archive, drop=["/constants.pkl"]),
         "without_weights": rewritten(archive, drop=["/data/0"]),
         "data_cut": replaced(archive, "/data.pkl", lambda old: old[:len(old) // 2]),
-        "data_of_noise": replaced(archive, "/data.pkl", numpy.random.default_rng(7).bytes(512)),
+        "data_of_noise": replaced(archive, "/data.pkl", NOISE[:512]),
         "data_empty": replaced(archive, "/data.pkl", b""),
         "data_of_another_class": replaced(archive, "/data.pkl", lambda old: old.replace(b"Weighted", b"Waighted")),
         "data_that_calls": replaced(archive, "/data.pkl", b"\x80\x02cos\nsystem\n(X\x05\x00\x00\x00falsetR."),
@@ -77,7 +72,7 @@ def script_files():
         "data_of_unknown_memory": replaced(archive, "/data.pkl", b"\x80\x02h\xfe."),
         "shape_beyond_the_weights": replaced(archive, "/data.pkl", lambda old: old.replace(b"K\x02K\x04", b"K\xffK\xff")),
         "code_that_is_none": replaced(archive, ".py", b"def forward(self:\n  return ((("),
-        "code_of_noise": replaced(archive, ".py", numpy.random.default_rng(7).bytes(512)),
+        "code_of_noise": replaced(archive, ".py", NOISE[:512]),
         "code_without_forward": replaced(archive, ".py", lambda old: old.replace(b"def forward", b"def backward")),
         "code_with_an_unknown_operator": replaced(archive, ".py", lambda old: old.replace(b"torch.linear", b"torch.lunear")),
         "code_in_brackets": replaced(archive, ".py", lambda old: old.replace(b"return ", b"return " + b"(" * 100_000)),
@@ -113,7 +108,7 @@ def compiled_files():
         "with_two_libraries": rewritten(archive, add={library.replace(".wrapper", ".second"): code}),
         "of_two_other_models": rewritten(archive, drop=[library], add={other: code, other.replace("/other/", "/third/"): code}),
         "library_empty": replaced(archive, ".so", b""),
-        "library_of_noise": replaced(archive, ".so", numpy.random.default_rng(7).bytes(4096)),
+        "library_of_noise": replaced(archive, ".so", NOISE),
         "library_cut": replaced(archive, ".so", code[:20_000]),
         "library_cut_in_its_head": replaced(archive, ".so", code[:70]),
         "library_of_another_machine": replaced(archive, ".so", patched(code, 18, b"\xf3\x00")),

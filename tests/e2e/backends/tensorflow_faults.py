@@ -2,6 +2,8 @@
 
 import random
 
+import broken_files
+from broken_files import NOISE
 from onnx_model import number, part
 
 FLOAT, INT32, STRING, COMPLEX64, RESOURCE = 1, 3, 7, 8, 20
@@ -74,14 +76,10 @@ def changed(content, count, seed):
 
 
 SOUND = graph(placeholder(), relu())
-NOISE = random.Random(7).randbytes(4096)
 
 # What is no message, whichever message is expected.
 NO_MESSAGES = {
-    "empty": b"",
-    "zeros": bytes(4096),
-    "noise": NOISE,
-    "text": b"<html>404 Not Found</html>",
+    **broken_files.OTHERS,
     "endless_number": b"\xff" * 64,
     "length_beyond_the_end": b"\x0a\xff\xff\xff\xff\x07",
     "deep_groups": b"\x0b" * 100_000,
@@ -89,9 +87,7 @@ NO_MESSAGES = {
 
 # By name: the bytes of `model.graphdef`, whose input is X and whose output is Y.
 GRAPHS = NO_MESSAGES | {
-    "cut_at_the_start": SOUND[:7],
-    "cut_in_the_middle": SOUND[:len(SOUND) // 2],
-    "cut_at_the_end": SOUND[:-1],
+    **broken_files.cut(SOUND),
     "more_at_the_end": SOUND + b"\x0a\x7f",
     "without_operations": graph(),
     "of_the_future": graph(placeholder(), relu(), producer=1 << 30, oldest_reader=1 << 30),
@@ -169,9 +165,7 @@ WRONG_GRAPHS = ("of_the_future", "unknown_operator", "no_such_input", "no_such_o
 
 # By name: the bytes of `saved_model.pb`.
 SAVED_MODELS = NO_MESSAGES | {f"graph_{name}": saved(GRAPHS[name]) for name in WRONG_GRAPHS} | {
-    "cut_at_the_start": SOUND_SAVED[:7],
-    "cut_in_the_middle": SOUND_SAVED[:len(SOUND_SAVED) // 2],
-    "cut_at_the_end": SOUND_SAVED[:-1],
+    **broken_files.cut(SOUND_SAVED),
     "a_graph": SOUND,
     "without_graphs": number(1, 1),
     "without_a_graph": saved(b""),
