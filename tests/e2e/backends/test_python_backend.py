@@ -4,7 +4,6 @@ The binary comes with the peers: `abi/backends/python`, whose stub finds numpy i
 """
 
 import concurrent.futures
-import contextlib
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 import server as servers
 from case import ServerCase, conch_only, needs_peer
+from processes import children_of
 from repository import Repository, tensors
 from waiting import until_equal
 
@@ -129,11 +129,7 @@ class PythonCase(ServerCase):
 
     def children(self):
         """Processes of the server: the stubs, and what they started."""
-        found = set()
-        for task in pathlib.Path(f"/proc/{self.server.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-                found.update(map(int, (task / "children").read_text().split()))
-        return found
+        return children_of(self.server.pid)
 
 
 @conch_only

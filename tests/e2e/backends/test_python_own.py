@@ -23,6 +23,7 @@ import server as servers
 import test_python_backend
 import test_python_calls
 from case import conch_only, needs_library, needs_peer
+from processes import children_of, is_running
 from repository import Repository
 from test_python_backend import python
 from test_python_calls import NUMBER, call
@@ -297,8 +298,7 @@ class Starts(unittest.TestCase):
                     reasons.update({row["name"]: row.get("reason", "") for row in json.loads(index)})
                     return reasons.get("m") not in (None, "", "loading")
                 until(is_settled, "the reason of the failure", within)
-                children = pathlib.Path(f"/proc/{server.pid}/task").glob("*/children")
-                until_equal(lambda: "".join(path.read_text() for path in children), "", "the stubs of a model that is not loaded")
+                until_equal(lambda: children_of(server.pid), set(), "the stubs of a model that is not loaded")
                 return reasons["m"]
 
     def test_a_missing_module(self):
@@ -373,8 +373,7 @@ class Ends(OwnCase):
         os.kill(self.server.pid, signal.SIGKILL)
 
         def left():
-            return {stub for stub in stubs if pathlib.Path(f"/proc/{stub}/stat").exists()
-                    and pathlib.Path(f"/proc/{stub}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"}
+            return set(filter(is_running, stubs))
         until_equal(left, set(), "the stubs that outlive the server")
 
     @classmethod

@@ -9,6 +9,7 @@ import unittest
 import tritonclient.grpc as grpcclient
 
 from case import conch_only, needs_library
+from processes import GONE, children_of, is_running
 from test_python_backend import python
 from test_python_calls import NUMBER, call
 from test_python_own import OwnCase
@@ -76,11 +77,11 @@ class Processes(OwnCase):
 
     def below(self, pid):
         """The processes that this one started, and theirs."""
-        found = set()
-        for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in map(int, task.read_text().split()):
-                found |= {child} | self.below(child)
-        return found
+        try:
+            children = children_of(pid)
+        except GONE:
+            return set()
+        return children.union(*map(self.below, children))
 
     def test_a_model_computes_in_processes(self):
         for way in WAYS:
@@ -100,7 +101,7 @@ class Processes(OwnCase):
                 self.assertEqual(len(list(folder.glob("tmp*"))), 1)
                 status, reply = self.server.post_json(f"/v2/repository/models/{way}/unload", {})
                 self.assertEqual(status, 200, reply)
-                until_equal(lambda pids=processes: {pid for pid in pids if is_alive(pid)}, set(), "the processes that outlive the model", 60)
+                until_equal(lambda pids=processes: {pid for pid in pids if is_running(pid)}, set(), "the processes that outlive the model", 60)
                 self.server.wait_for_text(f"{way}_0_0: at exit of {way}")
                 until_equal(lambda folder=folder: list(folder.glob("tmp*")), [], "temporary folders of the model")
                 self.assertEqual(self.server.post_json(f"/v2/repository/models/{way}/load", {})[0], 200)
@@ -119,18 +120,11 @@ class Killed(OwnCase):
         # A stub, one of the pool, the daemon and the program of each, at least.
         self.assertGreaterEqual(len(processes), 4 * len(WAYS))
         os.kill(self.server.pid, signal.SIGKILL)
-        until_equal(lambda: {pid for pid in processes if is_alive(pid)}, set(), "the processes that outlive the server", 60)
+        until_equal(lambda: {pid for pid in processes if is_running(pid)}, set(), "the processes that outlive the server", 60)
 
     @classmethod
     def tearDownClass(cls):
         """The test has killed the server."""
-
-
-def is_alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 if __name__ == "__main__":

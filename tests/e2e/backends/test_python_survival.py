@@ -2,7 +2,6 @@
 machine without shared memory to speak of."""
 
 import concurrent.futures
-import contextlib
 import os
 import pathlib
 import queue
@@ -20,6 +19,7 @@ import tritonclient.http as httpclient
 import server as servers
 import wire
 from case import conch_only
+from processes import children_of, is_running, threads_of
 from repository import Repository
 from test_python_backend import python
 from test_python_calls import NUMBER
@@ -98,21 +98,6 @@ class TritonPythonModel:
             sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", numpy.full(size, index, numpy.int32))]))
         sender.send(flags=FINAL)
 '''
-
-
-def stubs_of(pid):
-    found = set()
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-            found.update(map(int, (task / "children").read_text().split()))
-    return found
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @conch_only
@@ -234,10 +219,7 @@ class Unloads(OwnCase):
             repository.model(name, python(*NUMBER), files={"1/model.py": PLAIN.encode()})
 
     def instance_threads(self):
-        names = []
-        for task in pathlib.Path(f"/proc/{self.server.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-                names.append((task / "comm").read_text().strip())
+        names = [name for _, name in threads_of(self.server.pid)]
         return names.count("py instance"), names.count("py control")
 
     def assert_unloads(self, model, stub):
@@ -303,7 +285,7 @@ class KilledServers(unittest.TestCase):
             repository.model("stuck", python(*NUMBER), files={"1/model.py": PLAIN.encode()})
             server = servers.Server(repository.path, f"--backend-directory={BACKENDS}", "--exit-timeout-secs=2", environment=ENVIRONMENT)
             try:
-                stubs = stubs_of(server.pid)
+                stubs = children_of(server.pid)
                 body = b'{"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [5]}]}'
                 with wire.connect(server) as client:
                     client.sendall(b"POST /v2/models/stuck/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -338,7 +320,7 @@ class KilledServers(unittest.TestCase):
                 (first,) = unpacked()
                 killed = start()
                 (second,) = unpacked() - {first}
-                stubs = stubs_of(killed.pid)
+                stubs = children_of(killed.pid)
                 self.assertEqual(len(stubs), 1)
                 os.kill(killed.pid, signal.SIGKILL)
                 killed.kill()
@@ -377,9 +359,9 @@ class SmallSharedMemory(unittest.TestCase):
                             tensor.set_data_from_numpy(array)
                             found = client.infer("plain", [tensor]).as_numpy("OUTPUT0")
                             numpy.testing.assert_array_equal(found, array + (2 if first == -3 else 1))
-                (stub, *_) = stubs_of(server.pid)
+                (stub, *_) = children_of(server.pid)
                 os.kill(stub, signal.SIGKILL)
-                until_equal(lambda: stub in stubs_of(server.pid), False, "whether the killed stub is there")
+                until_equal(lambda: stub in children_of(server.pid), False, "whether the killed stub is there")
                 self.assertEqual(os.listdir(place), [])
 
 
