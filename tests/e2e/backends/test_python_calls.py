@@ -22,6 +22,7 @@ import server as servers
 from case import conch_only, needs_library, needs_peer
 from repository import Repository, identity, tensors
 from test_python_backend import DIRECTORY, ENVIRONMENT, TEXTS, PythonCase, python
+from trace_paths import model_paths
 from waiting import until, until_equal
 
 # Calls the model that a parameter names, so often as another says: one after the other, all at once, or as one with many responses.
@@ -254,22 +255,15 @@ class Traced(unittest.TestCase):
                         result = call(client, grpcclient, "caller", 5, parameters=parameters)
                         self.assertEqual(int(result.as_numpy("OUTPUT0")[0]), 11)
             entries = json.loads(file.read_text())
-        subjects = {entry["id"]: (entry["model_name"], entry.get("parent_id")) for entry in entries if "model_name" in entry}
-        ways = []
-        for name, parent in subjects.values():
-            way = [name]
-            while parent is not None:
-                name, parent = subjects[parent]
-                way.insert(0, name)
-            ways.append("/".join(way))
-        self.assertEqual(sorted(ways), ["caller", "caller", *["caller/around"] * 2, *["caller/around/echo"] * 2, *["caller/echo"] * 2])
+        paths = model_paths(entries)
+        self.assertEqual(sorted(paths.values()), ["caller", "caller", *["caller/around"] * 2, *["caller/around/echo"] * 2, *["caller/echo"] * 2])
         stations = {}
         for entry in entries:
             stations.setdefault(entry["id"], []).extend(row["name"] for row in entry.get("timestamps", []))
-        for number, (name, _) in subjects.items():
+        for number, path in paths.items():
             self.assertIn("REQUEST_START", stations[number])
             self.assertIn("REQUEST_END", stations[number])
-            self.assertEqual("CUSTOM_SINGLE_ACTIVITY" in stations[number], name == "echo")
+            self.assertEqual("CUSTOM_SINGLE_ACTIVITY" in stations[number], path.endswith("echo"))
 
 
 @conch_only

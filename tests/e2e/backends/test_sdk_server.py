@@ -19,6 +19,7 @@ from case import KIND, Cancelling, ServerCase, conch_only, needs_library
 from probe import ProbeCase, probe
 from repository import Repository, identity, tensors
 from test_stream import DECOUPLED, REPEAT, square
+from trace_paths import model_paths
 from waiting import until, until_equal
 
 FLOATS = ([("INPUT0", "FP32", (-1,))], [("OUTPUT0", "FP32", (-1,))])
@@ -355,16 +356,9 @@ class Traced(unittest.TestCase):
                 with self.assertRaises(InferenceServerException):
                     client.infer("plain", [tensor_of(httpclient, floats(1))], parameters={"forward_model": "nobody"})
             entries = json.loads(file.read_text())
-        subjects = {entry["id"]: (entry["model_name"], entry.get("parent_id")) for entry in entries if "model_name" in entry}
-        ways = []
-        for name, parent in subjects.values():
-            way = [name]
-            while parent is not None:
-                name, parent = subjects[parent]
-                way.insert(0, name)
-            ways.append("/".join(way))
-        self.assertEqual(sorted(ways), ["echo", "outer", "outer/plain", "outer/plain/echo", "plain", "plain", "plain/echo"])
-        for number in subjects:
+        paths = model_paths(entries)
+        self.assertEqual(sorted(paths.values()), ["echo", "outer", "outer/plain", "outer/plain/echo", "plain", "plain", "plain/echo"])
+        for number in paths:
             stations = {row["name"] for entry in entries if entry["id"] == number for row in entry.get("timestamps", [])}
             self.assertLessEqual({"REQUEST_START", "COMPUTE_START", "REQUEST_END"}, stations)
 
