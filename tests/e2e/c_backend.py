@@ -1,4 +1,4 @@
-"""Backends in C that tests bring along, compiled against the headers in src/abi/include."""
+"""Libraries in C that tests bring along, and backends, which are compiled against the headers in src/abi/include."""
 
 import atexit
 import functools
@@ -11,15 +11,19 @@ import server as servers
 
 
 @functools.cache
-def compiled(name, source):
-    """A backend directory with the backend `name` from one file of C, compiled once per process."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix=f"conch-{name}-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    library = path / name / f"libtriton_{name}.so"
-    library.parent.mkdir()
-    built = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-I",
-                            str(servers.ROOT / "src/abi/include"), str(source), "-o", str(library), "-ldl"],
-                           capture_output=True, text=True, timeout=60, check=False)
+def compiled_library(place, source, *options):
+    """A shared library from one file of C, at `place` in a folder that lives as long as this process."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"conch-{pathlib.Path(place).stem}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = folder / place
+    library.parent.mkdir(exist_ok=True)
+    built = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", str(source), "-o", str(library),
+                            *options], capture_output=True, text=True, timeout=60, check=False)
     if built.returncode:
         raise AssertionError(built.stderr[-3000:])
-    return path
+    return library
+
+
+def compiled(name, source):
+    """A backend directory with the backend `name` from one file of C, compiled once per process."""
+    return compiled_library(f"{name}/libtriton_{name}.so", source, "-I", str(servers.ROOT / "src/abi/include"), "-ldl").parents[1]
