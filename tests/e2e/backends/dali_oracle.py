@@ -1,7 +1,7 @@
 """Run by a Python that has DALI: serialises the pipelines of the tests into a folder, with inputs and what DALI itself makes of them.
 
-Of each pipeline `<name>.dali`, and of each call of it `<name>.<index>.npz` with `in.<input>` and `out.<index>`; samples lie along the
-first dimension, and a call is one batch."""
+Of each pipeline `<name>.dali`, and its calls as cases in `<name>.npz`; outputs have their numbers as names. Samples lie along the first
+dimension, and a call is one batch."""
 
 import io
 import pathlib
@@ -12,6 +12,8 @@ import numpy
 import nvidia.dali
 from nvidia.dali import fn, pipeline_def, types
 from PIL import Image
+
+import cases
 
 PICTURES = ((60, 80), (70, 80), (33, 21), (128, 96))
 SEQUENCE = 4
@@ -133,14 +135,16 @@ def main(folder):
         (folder / f"{name}.dali").write_bytes(content)
         pipeline = make(exec_async=False, exec_pipelined=False, prefetch_queue_depth=1)
         pipeline.build()
+        answered = []
         for index, feeds in enumerate(inputs):
             for input_name, samples in feeds.items():
                 pipeline.feed_input(input_name, list(samples), layout="HWC" if samples.ndim == 4 else None)
             # A movie makes several batches of one output. What a run made is gone with the next one.
             runs = range(0, FRAMES[index], SEQUENCE) if name == "video" else range(1)
             made = [stacked(output) for _ in runs for output in pipeline.run()]
-            arrays = {f"out.{place}": array for place, array in enumerate(made)}
-            numpy.savez(folder / f"{name}.{index}.npz", **{f"in.{key}": value for key, value in feeds.items()}, **arrays)
+            answered.append((feeds, {str(place): array for place, array in enumerate(made)}))
+        cases.write(folder / f"{name}.npz", answered)
+    (folder / "version").write_text(nvidia.dali.__version__)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,12 @@ with different shapes, and at once; configurations that are completed; pipelines
 configurations that are refused."""
 
 import concurrent.futures
-import contextlib
-import json
 import os
 import pathlib
 import queue
 import random
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -19,12 +16,15 @@ import unittest
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
 import server as servers
-from case import ServerCase, conch_only, needs_library
-from framework import FrameworkCase
+from case import conch_only, needs_library
 from dali_models import NEWEST, OLDEST
+from framework import FrameworkCase, infer, parameters
+from library_places import LibraryCase
+from oracle import run
+from processes import threads_of
 from waiting import until_equal
 
 MAKE = servers.ROOT / "docs/examples/dali/make_repository.py"
@@ -47,30 +47,15 @@ def config(more="", extra=""):
     return f'backend: "dali"\n{CPU}{more}{extra}'
 
 
-def infer(module, client, model, inputs, outputs=()):
-    tensors = []
-    for name, array in inputs.items():
-        tensors.append(module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
-        tensors[-1].set_data_from_numpy(numpy.ascontiguousarray(array))
-    return client.infer(model, tensors, outputs=[module.InferRequestedOutput(name) for name in outputs] or None)
-
-
 @needs_library("dali")
 @NEWEST.needed()
 class DaliCase(FrameworkCase):
     dali = NEWEST
     environment = NEWEST.environment
 
-    def assert_same(self, reply, names, expected):
-        for name, wanted in zip(names, expected):
-            got = reply.as_numpy(name)
-            self.assertEqual((got.dtype, got.shape), (wanted.dtype, wanted.shape))
-            self.assertEqual(got.tobytes(), wanted.tobytes(), name)
-
-    def load_error(self, name):
-        status, _, body = self.server.request("POST", f"/v2/repository/models/{name}/load")
-        self.assertNotEqual(status, 200, body)
-        return json.loads(body)["error"]
+    def assert_same(self, got, names, expected):
+        """Outputs in order, bit for bit."""
+        self.assert_equal({name: got[name] for name in names}, dict(zip(names, expected)), tolerance=0)
 
 
 NAMES = ("jpeg", "normalise", "audio", "arithmetic", "steps")
@@ -86,9 +71,9 @@ class Answers(DaliCase):
                          files={"1/model.dali": cls.dali.pipeline("jpeg")})
         repository.model("two", 'backend: "dali"\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n', files={"1/model.dali": cls.dali.pipeline("jpeg")})
         repository.model("unbatched", config("max_batch_size: 0\n"), files={"1/model.dali": cls.dali.pipeline("normalise")})
-        split = 'parameters { key: "split_along_outer_axis" value { string_value: "OTHER:ROWS" } }\n'
+        split = parameters(split_along_outer_axis="OTHER:ROWS")
         repository.model("split", config(split), files={"1/model.dali": cls.dali.pipeline("rows")})
-        repository.model("threads", config(extra='max_batch_size: 8\nparameters { key: "num_threads" value { string_value: "3" } }\n'
+        repository.model("threads", config(parameters(num_threads=3), 'max_batch_size: 8\n'
                                            'default_model_filename: "mine.dali"\noutput [ { name: "IMAGE" dims: [ 48, 64, 3 ] } ]\n'),
                          files={"1/mine.dali": cls.dali.pipeline("jpeg")})
 
@@ -123,16 +108,13 @@ class Answers(DaliCase):
             self.assert_same(reply, outputs[name], expected)
 
     def test_http_clients_at_once(self):
-        def run(seed):
-            client = httpclient.InferenceServerClient(f"127.0.0.1:{self.server.ports['http']}")
-            try:
-                for inputs, expected in random.Random(seed).sample(self.dali.calls("jpeg"), 4):
-                    self.assert_same(infer(httpclient, client, "jpeg", inputs), self.outputs_of("jpeg"), expected)
-            finally:
-                client.close()
+        names = self.outputs_of("jpeg")
 
-        with concurrent.futures.ThreadPoolExecutor(32) as pool:
-            list(pool.map(run, range(32)))
+        def ask(module, client, seed):
+            for inputs, expected in random.Random(seed).sample(self.dali.calls("jpeg"), 4):
+                self.assert_same(infer(module, client, "jpeg", inputs), names, expected)
+
+        self.on_threads(32, [httpclient], ask)
 
     def test_requests_of_different_shapes_are_one_batch(self):
         client, names = self.grpc(), self.outputs_of("waits")
@@ -155,8 +137,8 @@ class Answers(DaliCase):
         self.assertEqual([(output["name"], output["dims"]) for output in self.config_of("split")["output"]], [("ROWS", [-1])])
         inputs, (expected,) = self.dali.calls("rows")[0]
         for module, client in self.both():
-            reply = infer(module, client, "split", inputs)
-            numpy.testing.assert_array_equal(reply.as_numpy("ROWS"), expected.reshape(-1, expected.shape[-1]))
+            got = infer(module, client, "split", inputs)
+            numpy.testing.assert_array_equal(got["ROWS"], expected.reshape(-1, expected.shape[-1]))
 
     def test_parameters(self):
         inputs, expected = self.dali.calls("jpeg")[4]
@@ -257,22 +239,16 @@ class Threads(DaliCase):
 
     @classmethod
     def models(cls, repository):
-        three = 'parameters { key: "num_threads" value { string_value: "3" } }\n'
         two = 'backend: "dali"\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n'
-        repository.model("three", config(three), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        repository.model("three", config(parameters(num_threads=3)), files={"1/model.dali": cls.dali.pipeline("jpeg")})
         repository.model("two", two, files={"1/model.dali": cls.dali.pipeline("jpeg")})
 
     def count(self):
-        found = 0
-        for thread in pathlib.Path(f"/proc/{self.server.process.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-                found += "[DALI][TP" in (thread / "comm").read_text()
-        return found
+        return sum("[DALI][TP" in name for _, name in threads_of(self.server.pid))
 
     def test_their_number(self):
         for model, expected in (("three", 3), ("two", 5)):
-            status, _, body = self.server.request("POST", f"/v2/repository/models/{model}/load")
-            self.assertEqual(status, 200, body)
+            self.serve(model)
             # A pipeline that only told what it declares is gone, its threads soon too.
             until_equal(self.count, expected, f"threads with {model}")
 
@@ -399,7 +375,7 @@ class MalformedFiles(DaliCase):
         self.assertEqual(len(found), 20)
         for index, (what, _) in enumerate(found):
             with self.subTest(what):
-                error = self.load_error(f"bad_{index}")
+                error = self.refused(f"bad_{index}")
                 self.assertIn(f"bad_{index}", error)
                 self.assertEqual(len(error.strip().splitlines()), 1, error)
                 if what in ("argument without a value", "list that is none"):
@@ -419,7 +395,7 @@ class Refusals(DaliCase):
             ("other_type", 'input [ { name: "JPEG" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'),
             ("other_dims", 'output [ { name: "X" data_type: TYPE_UINT8 dims: [ -1 ] } ]\n'),
             ("more_outputs", 'output [ { name: "X" data_type: TYPE_UINT8 dims: [ -1, -1, -1 ] }, { name: "Y" data_type: TYPE_UINT8 dims: [ 1 ] } ]\n'),
-            ("no_threads", 'parameters { key: "num_threads" value { string_value: "0" } }\n'),
+            ("no_threads", parameters(num_threads=0)),
         ):
             repository.model(name, config(more), files={"1/model.dali": cls.dali.pipeline("jpeg")})
         repository.model("empty", config())
@@ -436,7 +412,7 @@ class Refusals(DaliCase):
             ("needs_gpu", "The pipeline requires a CUDA-capable GPU"),
         ):
             with self.subTest(name):
-                self.assertIn(expected, self.load_error(name))
+                self.assertIn(expected, self.refused(name))
 
 
 class PipelinesInPython(DaliCase):
@@ -444,7 +420,7 @@ class PipelinesInPython(DaliCase):
 
     @classmethod
     def models(cls, repository):
-        _ = cls.dali.made  # installs DALI for Python
+        cls.dali.python.install()
         repository.model("identity", config(), files={"1/dali.py": IDENTITY})
         repository.model("named", config('default_model_filename: "mine.py"\n'), files={"1/mine.py": IDENTITY})
         repository.model("broken", config(), files={"1/dali.py": b"raise ValueError('not today')"})
@@ -452,11 +428,11 @@ class PipelinesInPython(DaliCase):
     def test_they_are_serialised_and_served(self):
         value = numpy.arange(5, dtype=numpy.uint8)[None]
         for model in ("identity", "named"):
-            reply = infer(grpcclient, self.grpc(), model, {"IN": value})
-            numpy.testing.assert_array_equal(reply.as_numpy(self.config_of(model)["output"][0]["name"]), value)
+            got = infer(grpcclient, self.grpc(), model, {"IN": value})
+            numpy.testing.assert_array_equal(got[self.config_of(model)["output"][0]["name"]], value)
 
     def test_the_exception_is_told(self):
-        self.assertIn("ValueError: not today", self.load_error("broken"))
+        self.assertIn("ValueError: not today", self.refused("broken"))
 
 
 class Example(DaliCase):
@@ -464,10 +440,10 @@ class Example(DaliCase):
 
     @classmethod
     def models(cls, repository):
-        _ = cls.dali.made  # installs DALI for Python
+        cls.dali.python.install()
         with tempfile.TemporaryDirectory(prefix="conch-dali-") as name:
             folder = pathlib.Path(name)
-            subprocess.run([cls.dali.python, MAKE, folder], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            cls.dali.python.run(MAKE, folder)
             cls.picture = (folder / "picture.jpg").read_bytes()
             for model in ("decode", "arithmetic"):
                 repository.model(model, (folder / model / "config.pbtxt").read_text(),
@@ -482,38 +458,33 @@ class Example(DaliCase):
         with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
             file.write(self.picture)
             file.flush()
-            sent = subprocess.run([sys.executable, MAKE, "--send", file.name, f"127.0.0.1:{self.server.ports['http']}"],
-                                  check=True, capture_output=True, text=True).stdout
+            sent = run(sys.executable, MAKE, "--send", file.name, self.server.http)
         self.assertRegex(sent, r"^\(1, 3, 224, 224\) float32 -?[0-9.]+")
 
 
 @OLDEST.needed()
-class FloorAnswers(Answers):
+class FloorCase(DaliCase):
     """The oldest version that is served, with pipelines and answers of its own Python."""
 
     dali = OLDEST
     environment = OLDEST.environment
 
+
+class FloorAnswers(FloorCase, Answers):
     def test_it_is_the_library(self):
         self.assertIn(f"DALI ({OLDEST.library.resolve()})", self.server.output)
 
 
-@OLDEST.needed()
-class FloorRefusals(MalformedFiles):
-    dali = OLDEST
-    environment = OLDEST.environment
+class FloorRefusals(FloorCase, MalformedFiles):
+    pass
 
 
-@OLDEST.needed()
-class FloorImages(HostileImages):
-    dali = OLDEST
-    environment = OLDEST.environment
+class FloorImages(FloorCase, HostileImages):
+    pass
 
 
-@OLDEST.needed()
-class FloorPipelinesInPython(PipelinesInPython):
-    dali = OLDEST
-    environment = OLDEST.environment
+class FloorPipelinesInPython(FloorCase, PipelinesInPython):
+    pass
 
 
 @OLDEST.needed()
@@ -522,17 +493,15 @@ class TwoVersions(DaliCase):
 
     @classmethod
     def models(cls, repository):
-        second = f'parameters {{ key: "library" value {{ string_value: "{OLDEST.library}" }} }}\n'
         repository.model("first", config(), files={"1/model.dali": cls.dali.pipeline("jpeg")})
-        repository.model("second", config(second), files={"1/model.dali": cls.dali.pipeline("jpeg")})
+        repository.model("second", config(parameters(library=OLDEST.library)), files={"1/model.dali": cls.dali.pipeline("jpeg")})
         # Another way to the same library is the same library.
-        same = f'parameters {{ key: "library" value {{ string_value: "{NEWEST.library.parent}/./{NEWEST.library.name}" }} }}\n'
+        same = parameters(library=f"{NEWEST.library.parent}/./{NEWEST.library.name}")
         repository.model("same", config(same), files={"1/model.dali": cls.dali.pipeline("jpeg")})
 
     def test_the_second_is_refused(self):
-        self.assertIn("a process can have one, and this one has", self.load_error("second"))
-        status, _, body = self.server.request("POST", "/v2/repository/models/same/load")
-        self.assertEqual(status, 200, body)
+        self.assertIn("a process can have one, and this one has", self.refused("second"))
+        self.serve("same")
         inputs, expected = self.dali.calls("jpeg")[0]
         for model in ("first", "same"):
             self.assert_same(infer(grpcclient, self.grpc(), model, inputs), [self.config_of(model)["output"][0]["name"]], expected)
@@ -540,32 +509,17 @@ class TwoVersions(DaliCase):
 
 @needs_library("dali")
 @conch_only
-class WithoutDali(ServerCase):
-    environment = {"CONCH_DALI_LIBRARY": ""}
+class WithoutDali(LibraryCase):
+    runtime = NEWEST.runtime
 
-    @classmethod
-    def models(cls, repository):
-        # A backend without a DALI beside it.
-        folder = tempfile.TemporaryDirectory(prefix="conch-dali-")
-        cls.addClassCleanup(folder.cleanup)
-        library = servers.built("libtriton_dali.so")
-        (pathlib.Path(folder.name) / "dali").mkdir()
-        shutil.copy(library, pathlib.Path(folder.name) / "dali" / library.name)
-        cls.flags = ("--model-control-mode=explicit", f"--backend-directory={folder.name}")
+    def add_models(self, repository):
         repository.model("m", config(), files={"1/model.dali": b"\x10\x01"})
-        repository.model("elsewhere", config('parameters { key: "library" value { string_value: "/nonexistent/libdali.so" } }\n'),
-                         files={"1/model.dali": b"\x10\x01"})
+        repository.model("elsewhere", config(parameters(library="/nonexistent/libdali.so")), files={"1/model.dali": b"\x10\x01"})
 
     def test_the_command_is_said(self):
-        for name, expected in (("m", "scripts/fetch-runtime dali"), ("elsewhere", "/nonexistent/libdali.so")):
-            status, _, body = self.server.request("POST", f"/v2/repository/models/{name}/load")
-            self.assertNotEqual(status, 200)
-            self.assertIn(expected, json.loads(body)["error"])
-            self.assertEqual(len(json.loads(body)["error"].strip().splitlines()), 1)
+        self.assert_not_loaded({self.runtime.variable: ""}, {"m": "scripts/fetch-runtime dali", "elsewhere": "/nonexistent/libdali.so"})
 
 
-@needs_library("dali")
-@NEWEST.needed()
 class BesideTheBackend(DaliCase):
     """A DALI that lies beside the backend, as scripts/serve lays it out, is found without being named."""
 

@@ -2,9 +2,7 @@
 many clients at once; each answers as when it is alone, and the threads of the process are in proportion to its CPUs."""
 
 import collections
-import concurrent.futures
 import os
-import pathlib
 import random
 import unittest
 
@@ -18,8 +16,9 @@ import openvino_engine
 import pytorch_engine
 import server as servers
 import tensorflow_engine
-from case import ServerCase, conch_only, needs_library
-from framework import infer
+from case import conch_only, needs_library
+from framework import FrameworkCase, infer
+from processes import threads_of
 from repository import tensors
 
 CLIENTS, REQUESTS = 32, 640
@@ -45,10 +44,10 @@ NEAR = 1e-4
 @openvino_engine.needs_openvino
 @dali_models.NEWEST.needed()
 @unittest.skipIf(not MAGIKA.exists(), "magika is not there; scripts/fetch-models --tests gets it")
-class SideBySide(ServerCase):
-    environment = {"CONCH_PYTORCH_LIBRARY": pytorch_engine.library(), "CONCH_TENSORFLOW_LIBRARY": tensorflow_engine.library(),
-                   "CONCH_OPENVINO_LIBRARY": openvino_engine.library(), "TF_CPP_MIN_LOG_LEVEL": "2", **dali_models.NEWEST.environment}
-
+class SideBySide(FrameworkCase):
+    environment = {**pytorch_engine.NEWEST.environment, **tensorflow_engine.NEWEST.environment, **tensorflow_engine.QUIET,
+                   **openvino_engine.NEWEST.environment, **dali_models.NEWEST.environment}
+    flags = ()
     cpus = len(os.sched_getaffinity(0))
 
     @classmethod
@@ -65,16 +64,14 @@ class SideBySide(ServerCase):
         labels = [{"target_label": row["target_label"]} for row in openvino_engine.answers(MAGIKA, content, threads=1, precision="f32")]
         both = list(zip(content, labels))
         # Feeds by name, and answers by name, or in order where the configuration has the names.
-        cls.cases = {"onnxruntime": both, "openvino": both, "pytorch": pytorch_engine.cases("addsub"),
-                     "tensorflow": tensorflow_engine.cases("network"), "dali": dali_models.NEWEST.calls("normalise"),
+        cls.cases = {"onnxruntime": both, "openvino": both, "pytorch": pytorch_engine.ORACLE.cases("addsub"),
+                     "tensorflow": tensorflow_engine.ORACLE.cases("network"), "dali": dali_models.NEWEST.calls("normalise"),
                      "fil": [({"input__0": forest.rows[:4]}, [numpy.asarray(forest.expected[:4], numpy.float32)])]}
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.outputs = {name: [output["name"] for output in cls.server.get_json(f"/v2/models/{name}/config")["output"]] for name in cls.cases}
-        cls.client = httpclient.InferenceServerClient(cls.server.http)
-        cls.addClassCleanup(cls.client.close)
 
     def ask(self, module, client, name, feeds, expected):
         found = infer(module, client, name, feeds)
@@ -82,23 +79,21 @@ class SideBySide(ServerCase):
         for output, value in named:
             numpy.testing.assert_allclose(found[output], value, rtol=NEAR, atol=NEAR, err_msg=f"{name} {output}")
 
-    def ask_all(self, number):
+    def ask_all(self, module, client, number):
         chance = random.Random(number)
-        module, address = ((httpclient, self.server.http), (grpcclient, self.server.grpc))[number % 2]
-        with module.InferenceServerClient(address) as client:
-            for _ in range(REQUESTS // CLIENTS):
-                name = chance.choice(list(self.cases))
-                self.ask(module, client, name, *chance.choice(self.cases[name]))
+        for _ in range(REQUESTS // CLIENTS):
+            name = chance.choice(list(self.cases))
+            self.ask(module, client, name, *chance.choice(self.cases[name]))
 
     def test_each_answers_as_if_it_were_alone(self):
-        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(self.ask_all, range(CLIENTS)))
+        self.on_threads(CLIENTS, (httpclient, grpcclient), self.ask_all)
 
     @conch_only
     def test_threads_are_in_proportion_to_the_cpus(self):
+        client = self.http()
         for name in self.cases:
-            self.ask(httpclient, self.client, name, *self.cases[name][0])
-        names = collections.Counter(thread_names(self.server.pid))
+            self.ask(httpclient, client, name, *self.cases[name][0])
+        names = collections.Counter(name for _, name in threads_of(self.server.pid))
         # An instance's own thread, those that its engine starts from it, which take its name, and up to two that sleep as a rule.
         for name in self.cases:
             self.assertLessEqual(names[f"{name}_0_0"], self.cpus + 2, names)
@@ -107,11 +102,6 @@ class SideBySide(ServerCase):
                  "dali": sum(count for name, count in names.items() if name.startswith("[DALI][TP"))}
         for name, count in pools.items():
             self.assertIn(count, range(1, self.cpus + 1), (name, names))
-
-
-def thread_names(pid):
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        yield (task / "comm").read_text().strip()
 
 
 class OnOneCpu(SideBySide):

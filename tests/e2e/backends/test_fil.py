@@ -4,7 +4,6 @@ batches and at once; Shapley values; configurations that are completed; files an
 import concurrent.futures
 import json
 import struct
-import subprocess
 import sys
 import unittest
 
@@ -17,19 +16,18 @@ import fil_models
 import server as servers
 from case import IS_TRITON, conch_only, needs_library
 from fil_models import CLASS, forests
-from framework import FrameworkCase, parameters
+from framework import NEAR, FrameworkCase, infer, parameters
+from oracle import run
 
-NEAR = 1e-5
 EXAMPLE = servers.ROOT / "docs/examples/fil/make_repository.py"
 
 
-def infer(module, client, model, rows, outputs=("output__0",)):
-    tensor = module.InferInput("input__0", list(rows.shape), "FP32")
-    tensor.set_data_from_numpy(numpy.ascontiguousarray(rows))
-    reply = client.infer(model, [tensor], outputs=[module.InferRequestedOutput(name) for name in outputs])
-    return [reply.as_numpy(name) for name in outputs]
+
+def predict(module, client, model, rows, outputs=("output__0",)):
+    return list(infer(module, client, model, {"input__0": rows}, outputs).values())
 
 
+@needs_library("fil")
 class FilCase(FrameworkCase):
     def assert_near(self, got, expected):
         expected = numpy.asarray(expected, numpy.float32)
@@ -38,7 +36,6 @@ class FilCase(FrameworkCase):
         numpy.testing.assert_allclose(got, expected, rtol=NEAR, atol=NEAR * max(1.0, float(numpy.abs(expected).max()) / 10))
 
 
-@needs_library("fil")
 class Answers(FilCase):
     @classmethod
     def models(cls, repository):
@@ -51,17 +48,17 @@ class Answers(FilCase):
         repository.model("reads_less", forest.config().replace("dims: [ 30 ]", "dims: [ -1 ]"), files={"1/xgboost.json": forest.content})
 
     def test_batches_over_http_and_grpc(self):
-        clients = (httpclient, self.http()), (grpcclient, self.grpc())
+        clients = self.both()
         for name, forest in forests().items():
             for module, client in clients:
                 with self.subTest(model=name, client=module.__name__):
-                    self.assert_near(infer(module, client, name, forest.rows)[0], forest.expected)
+                    self.assert_near(predict(module, client, name, forest.rows)[0], forest.expected)
 
     def test_single_rows(self):
         client = self.grpc()
         for name, forest in forests().items():
             with self.subTest(model=name):
-                got = [infer(grpcclient, client, name, forest.rows[index:index + 1])[0] for index in range(20)]
+                got = [predict(grpcclient, client, name, forest.rows[index:index + 1])[0] for index in range(20)]
                 self.assert_near(numpy.concatenate(got), forest.expected[:20])
 
     def test_thirty_two_at_once(self):
@@ -72,7 +69,7 @@ class Answers(FilCase):
             name = names[index % len(names)]
             forest = forests()[name]
             start, count = index * 7 % 100, 1 + index % 13
-            got = infer(grpcclient, client, name, forest.rows[start:start + count])[0]
+            got = predict(grpcclient, client, name, forest.rows[start:start + count])[0]
             self.assert_near(got, forest.expected[start:start + count])
 
         with concurrent.futures.ThreadPoolExecutor(32) as pool:
@@ -85,30 +82,29 @@ class Answers(FilCase):
     def test_shapley_values(self):
         for name in [name for name in forests() if "explained" in name]:
             forest = forests()[name]
-            for module, client in ((httpclient, self.http()), (grpcclient, self.grpc())):
+            for module, client in self.both():
                 with self.subTest(model=name, client=module.__name__):
-                    answers, explained = infer(module, client, name, forest.rows[:64], ("output__0", "treeshap_output"))
+                    answers, explained = predict(module, client, name, forest.rows[:64], ("output__0", "treeshap_output"))
                     self.assert_near(answers, forest.expected[:64])
                     expected = forest.explained[:64]
                     numpy.testing.assert_allclose(explained, expected, rtol=1e-3, atol=1e-4 * max(1, numpy.abs(expected).max()))
                     # Only the values, or only the answers.
-                    self.assertEqual(infer(module, client, name, forest.rows[:2], ("treeshap_output",))[0].shape, explained[:2].shape)
+                    self.assertEqual(predict(module, client, name, forest.rows[:2], ("treeshap_output",))[0].shape, explained[:2].shape)
 
     def test_another_file_name_and_no_batching(self):
         forest = forests()["xgboost_binary"]
         for name in ("renamed", "unbatched"):
             with self.subTest(model=name):
-                self.assert_near(infer(httpclient, self.http(), name, forest.rows)[0], forest.expected)
+                self.assert_near(predict(httpclient, self.http(), name, forest.rows)[0], forest.expected)
 
     @conch_only
     def test_rows_of_another_width_are_refused(self):
         rows = forests()["xgboost_binary"].rows
         with self.assertRaisesRegex(Exception, "Expected \\[-1,30\\], got \\[3,29\\]"):
-            infer(httpclient, self.http(), "reads_less", rows[:3, :29])
-        self.assertEqual(infer(httpclient, self.http(), "reads_less", rows[:3])[0].shape, (3, 2))
+            predict(httpclient, self.http(), "reads_less", rows[:3, :29])
+        self.assertEqual(predict(httpclient, self.http(), "reads_less", rows[:3])[0].shape, (3, 2))
 
 
-@needs_library("fil")
 class Completed(FilCase):
     @classmethod
     def models(cls, repository):
@@ -121,15 +117,15 @@ class Completed(FilCase):
     def test_inputs_outputs_and_format(self):
         for name, features, width in (("binary", 30, 1), ("proba", 30, 2), ("multi", 64, 10), ("class", 64, 1), ("numbers", 10, 1)):
             with self.subTest(model=name):
-                config = json.loads(self.server.request("GET", f"/v2/models/{name}/config")[2])
+                config = self.config_of(name)
                 self.assertEqual(config["max_batch_size"], 4)
                 self.assertEqual([(entry["name"], entry["data_type"], [int(dim) for dim in entry["dims"]])
                                   for entry in config["input"] + config["output"]],
                                  [("input__0", "TYPE_FP32", [features]), ("output__0", "TYPE_FP32", [width])])
         forest = forests()["xgboost_binary"]
-        self.assert_near(infer(httpclient, self.http(), "proba", forest.rows[:4])[0], forest.expected[:4])
+        self.assert_near(predict(httpclient, self.http(), "proba", forest.rows[:4])[0], forest.expected[:4])
         forest = forests()["treelite_gradient_boosting_numbers"]
-        self.assert_near(infer(httpclient, self.http(), "numbers", forest.rows[:4])[0], forest.expected[:4])
+        self.assert_near(predict(httpclient, self.http(), "numbers", forest.rows[:4])[0], forest.expected[:4])
 
 
 def edit(content, *path, value):
@@ -255,7 +251,6 @@ GOOD = {"xgboost_json": "xgboost_binary", "xgboost_ubj": "xgboost_binary_ubj", "
         "treelite_checkpoint": "treelite_random_forest_class"}
 
 
-@needs_library("fil")
 class Refused(FilCase):
     flags = ("--model-control-mode=explicit", "--load-model=good")
 
@@ -267,11 +262,7 @@ class Refused(FilCase):
     def refused(self, name, config, files):
         """What the load of such a model says."""
         self.repository.model(name, config, files=files)
-        status, _, reply = self.load(name)
-        self.assertEqual(status, 400 if not IS_TRITON else status, reply)
-        self.assertNotEqual(status, 200)
-        self.assertTrue(self.server.is_alive())
-        return json.loads(reply)["error"]
+        return super().refused(name)
 
     def test_malformed_files(self):
         for kind, make in MALFORMED.items():
@@ -284,7 +275,7 @@ class Refused(FilCase):
                     self.assertIn(f"unable to load model '{kind}_{number}' from", message)
                     self.assertNotIn("panic", message)
         good = forests()["xgboost_binary"]
-        self.assert_near(infer(httpclient, self.http(), "good", good.rows)[0], good.expected)
+        self.assert_near(predict(httpclient, self.http(), "good", good.rows)[0], good.expected)
 
     def test_configurations(self):
         forest = forests()["xgboost_binary"]
@@ -311,8 +302,8 @@ class Refused(FilCase):
         forest = forests()["xgboost_binary_class"]
         more = {"storage_type": "AUTO", "algo": "ALGO_AUTO", "blocks_per_sm": "0", "chunk_size": "4", "unknown": "x"}
         self.repository.model("inert", forest.config() + parameters(**more), files={"1/xgboost.json": forest.content})
-        self.assertEqual(self.load("inert")[0], 200)
-        self.assert_near(infer(httpclient, self.http(), "inert", forest.rows)[0], forest.expected)
+        self.serve("inert")
+        self.assert_near(predict(httpclient, self.http(), "inert", forest.rows)[0], forest.expected)
         if not IS_TRITON:
             line = "parameters of model 'inert' without effect here: algo, blocks_per_sm, chunk_size, storage_type"
             self.assertEqual(self.server.output.count(line), 1)
@@ -322,27 +313,22 @@ class Refused(FilCase):
         for name in ("xgboost_categories", "lightgbm_categories"):
             forest = forests()[name]
             self.repository.model(name, forest.config(), files={f"1/{forest.file_name}": forest.content})
-            self.assertEqual(self.load(name)[0], 200)
-            self.assert_near(infer(httpclient, self.http(), name, forest.rows)[0], forest.expected)
+            self.serve(name)
+            self.assert_near(predict(httpclient, self.http(), name, forest.rows)[0], forest.expected)
 
     def test_classes_are_numbers(self):
         self.assertEqual(fil_models.answers(numpy.array([[0.1, 0.9]]), CLASS).tolist(), [1])
 
 
-@needs_library("fil")
 class Example(FilCase):
     """The repository of docs/examples."""
 
     @classmethod
     def models(cls, repository):
-        cls.run_example(repository.path)
-
-    @staticmethod
-    def run_example(*arguments):
-        return subprocess.run([sys.executable, EXAMPLE, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+        run(sys.executable, EXAMPLE, repository.path)
 
     def test_it_answers_as_it_says(self):
-        first, second, progress, digits = self.run_example("--send", self.server.http).splitlines()
+        first, second, progress, digits = run(sys.executable, EXAMPLE, "--send", self.server.http).splitlines()
         self.assertRegex(first, r"^tumours: \d% benign, above all for its [a-z ]+; it is malignant$")
         self.assertRegex(second, r"^tumours: \d+% benign, above all for its [a-z ]+; it is malignant$")
         self.assertRegex(progress, r"^diabetes: \d+; it was 151$")
@@ -350,7 +336,6 @@ class Example(FilCase):
 
 
 @conch_only
-@needs_library("fil")
 class WhereGpusAre(FilCase):
     """With a device there, instances are of its kind if the configuration says so, and on CPUs if it leaves the choice."""
 
@@ -367,15 +352,12 @@ class WhereGpusAre(FilCase):
         forest = forests()["xgboost_binary"]
         files = {"1/xgboost.json": forest.content}
         self.repository.model("gpu", forest.config().replace("KIND_CPU", "KIND_GPU"), files=files)
-        status, _, reply = self.load("gpu")
-        self.assertEqual(status, 400)
-        self.assertIn("the fil backend runs on CPUs only; set kind: KIND_CPU in the model's instance_group", json.loads(reply)["error"])
+        self.assert_refused("gpu", "the fil backend runs on CPUs only; set kind: KIND_CPU in the model's instance_group")
         self.repository.model("auto", forest.config().replace("KIND_CPU", "KIND_AUTO"), files=files)
         self.repository.model("none", forest.config().replace("instance_group [ { kind: KIND_CPU } ]", ""), files=files)
         for name in ("auto", "none"):
-            status, _, reply = self.load(name)
-            self.assertEqual(status, 200, reply)
-            self.assert_near(infer(httpclient, self.http(), name, forest.rows)[0], forest.expected)
+            self.serve(name)
+            self.assert_near(predict(httpclient, self.http(), name, forest.rows)[0], forest.expected)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ import server as servers
 import wire
 from case import ServerCase, conch_only, needs_library
 from framework import FrameworkCase, infer, parameters
-from repository import Repository, tensors
+from library_places import LibraryCase
+from oracle import run
+from repository import tensors
+from runtime import there
 from waiting import until
 
 BACKEND = 'backend: "openvino"\n'
@@ -44,18 +47,13 @@ FULL = parameters(INFERENCE_PRECISION_HINT="f32")
 ONE_THREAD = parameters(INFERENCE_NUM_THREADS=1, NUM_STREAMS=1)
 
 
-def there(path):
-    if not path.exists():
-        raise unittest.SkipTest(f"{path.name} is not there: run scripts/fetch-models --tests")
-    return path
-
-
+@needs_library("openvino")
 class OpenvinoCase(FrameworkCase):
     flags = ("--model-control-mode=explicit", "--log-verbose=1")
-    environment = {"CONCH_OPENVINO_LIBRARY": engine.library()}
+    environment = engine.NEWEST.environment
 
-    def load(self, name, config=BACKEND, files=None):
-        """Loads a model with these files in its version's folder; (status, the error or None)."""
+    def place(self, name, config=BACKEND, files=None):
+        """Adds a model with these files in its version's folder."""
         placed = {}
         for place, content in (models.SOUND if files is None else files).items():
             if isinstance(content, os.PathLike) and content.is_dir():
@@ -63,16 +61,11 @@ class OpenvinoCase(FrameworkCase):
             else:
                 placed[f"1/{place}"] = content
         self.repository.model(name, config, files=placed)
-        status, _, reply = self.server.request("POST", f"/v2/repository/models/{name}/load", b"{}", timeout=120)
-        return status, json.loads(reply)["error"] if reply else None
 
-    def refused(self, name, config=BACKEND, files=None):
-        status, error = self.load(name, config, files)
-        self.assertEqual(status, 400, error)
-        return error
-
-    def serve(self, name, config=BACKEND, files=None):
-        self.assertEqual(self.load(name, config, files), (200, None))
+    def load(self, name, *config_and_files):
+        """(status, the error or None)"""
+        self.place(name, *config_and_files)
+        return super().load(name)
 
     def infer(self, name, feeds, module=httpclient, client=None, **more):
         return infer(module, client or self.client(module), name, feeds, **more)
@@ -80,28 +73,25 @@ class OpenvinoCase(FrameworkCase):
     def ask(self, name, rows, module=httpclient, **more):
         return self.infer(name, {"X": numpy.asarray(rows, numpy.float32)}, module, **more)["Y"]
 
+    def ask_at_once(self, name, clients=32, turns=20):
+        """Clients of both protocols, each with rows of its own."""
+        def ask(module, client, number):
+            for turn in range(turns):
+                rows = numpy.full((1 + turn % 3, 4), number * 100 + turn, numpy.float32)
+                numpy.testing.assert_array_equal(self.infer(name, {"X": rows}, module, client)["Y"], rows * numpy.arange(4))
+
+        self.on_threads(clients, (httpclient, grpcclient), ask)
+
     def counts(self, name):
         """How many requests succeeded and failed. Triton counts after it answers."""
         counts = self.server.statistics(name)["inference_stats"]
         return counts["success"]["count"], counts["fail"]["count"]
-
-    def assert_same(self, found, expected):
-        self.assertEqual(sorted(found), sorted(expected))
-        for name, value in expected.items():
-            self.assertEqual(found[name].dtype, value.dtype)
-            numpy.testing.assert_array_equal(found[name], value)
-
-    def assert_near(self, found, expected):
-        self.assertEqual(sorted(found), sorted(expected))
-        for name, value in expected.items():
-            numpy.testing.assert_allclose(found[name], value, atol=1e-5, rtol=1e-5)
 
 
 ROWS = [[1, 2, 3, 4], [5, 6, 7, 8]]
 SCALED_ROWS = [[0, 2, 6, 12], [0, 6, 14, 24]]
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class Shapes(OpenvinoCase):
     """Small models: batches, shapes and types that the configuration gives."""
@@ -186,23 +176,9 @@ class Shapes(OpenvinoCase):
     def test_many_clients(self):
         self.serve("busy", BACKEND + "max_batch_size: 8\ndynamic_batching { }\ninstance_group [ { count: 2 kind: KIND_CPU } ]\n" + SCALED)
 
-        def ask(number):
-            module = (httpclient, grpcclient)[number % 2]
-            client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
-            try:
-                for turn in range(20):
-                    rows = numpy.full((1 + turn % 3, 4), number * 100 + turn, numpy.float32)
-                    found = self.infer("busy", {"X": rows}, module, client)["Y"]
-                    numpy.testing.assert_array_equal(found, rows * numpy.arange(4))
-            finally:
-                client.close()
-            return number
-
-        with concurrent.futures.ThreadPoolExecutor(32) as pool:
-            self.assertEqual(sum(pool.map(ask, range(32))), sum(range(32)))
+        self.ask_at_once("busy")
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class Several(OpenvinoCase):
     """Several runs at a time in one instance."""
@@ -211,18 +187,7 @@ class Several(OpenvinoCase):
 
     def crowd(self, name, clients=32, turns=20):
         """Every request is answered with its own rows."""
-        def ask(number):
-            module = (httpclient, grpcclient)[number % 2]
-            client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
-            try:
-                for turn in range(turns):
-                    rows = numpy.full((1 + turn % 3, 4), number * 100 + turn, numpy.float32)
-                    numpy.testing.assert_array_equal(self.infer(name, {"X": rows}, module, client)["Y"], rows * numpy.arange(4))
-            finally:
-                client.close()
-
-        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-            list(pool.map(ask, range(clients)))
+        self.ask_at_once(name, clients, turns)
         until(lambda: self.counts(name) == (clients * turns, 0), "all of them counted")
         self.assertEqual(self.server.statistics(name)["inference_count"], sum(1 + turn % 3 for turn in range(turns)) * clients)
 
@@ -305,7 +270,6 @@ LOOPS, LONG = 200, 300_000
 LOOPED = {"model.onnx": onnx_model.counting(LOOPS, rows=1)}
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class Cancelled(OpenvinoCase):
     """Runs that are going on: how many there are, and that they end when nobody waits for them."""
@@ -375,7 +339,6 @@ class Cancelled(OpenvinoCase):
                 numpy.testing.assert_array_equal(self.infer("open", {"X": small})["Y"], small)
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class OpenShapes(OpenvinoCase):
     """Inputs of shapes that only the request says: those that do not fit are refused before OpenVINO runs with them, which would read what is
@@ -404,7 +367,7 @@ class OpenShapes(OpenvinoCase):
                     if number % 3 == 0:
                         self.refused_shape(name, [(3, 5), (30, 50), (1, 3), (4, 3)][turn % 4])
                     for _ in range(2):
-                        self.assert_near(self.infer(name, {"X": fits[turn % 4]}), expected[turn % 4])
+                        self.assert_equal(self.infer(name, {"X": fits[turn % 4]}), expected[turn % 4])
 
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 list(pool.map(ask, range(8)))
@@ -428,7 +391,6 @@ class OpenShapes(OpenvinoCase):
                 numpy.testing.assert_array_equal(found, numpy.full((rows // 2, 8), 0.25, numpy.float32))
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class Completed(OpenvinoCase):
     """Configurations that leave things out."""
@@ -459,7 +421,6 @@ class Completed(OpenvinoCase):
         numpy.testing.assert_array_equal(self.ask("bare", ROWS), SCALED_ROWS)
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class Refused(OpenvinoCase):
     """Settings and configurations that cannot be."""
@@ -508,26 +469,18 @@ class Refused(OpenvinoCase):
             self.assertNotIn("\n", error.rstrip())
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class Faults(OpenvinoCase):
     """Files that cannot be served: an error that says so, and a server that goes on."""
 
-    def check(self, prefix, faults, may_serve=()):
-        for name, files in faults.items():
-            with self.subTest(name):
-                status, error = self.load(f"{prefix}_{name}", BACKEND, files)
-                self.assertTrue(self.server.is_alive(), self.server.output[-2000:])
-                if name not in may_serve:
-                    self.assertEqual(status, 400, error)
-                    self.assertTrue(error)
+    def check(self, kind, faults, may_serve=()):
+        self.assert_files_refused(kind, faults, lambda model, files: self.place(model, files=files), may_load=may_serve)
 
     def tearDown(self):
         self.serve("sound")
         numpy.testing.assert_array_equal(self.ask("sound", ROWS), SCALED_ROWS)
 
     def test_own_format(self):
-        self.assertGreaterEqual(len(models.FAULTS), 20)
         self.check("own", models.FAULTS, may_serve=("size_that_does_not_fit", "no_layers"))
 
     def test_onnx(self):
@@ -564,18 +517,17 @@ class Faults(OpenvinoCase):
                        may_serve=models.SAVED_SERVED[part])
 
 
-@needs_library("openvino")
 @engine.needs_openvino
 class RealModels(OpenvinoCase):
     """Against OpenVINO in Python."""
 
-    def compare(self, name, config, source, cases, file, shapes=None, exact=True):
+    def compare(self, name, config, source, cases, file):
         """Answers of a model to each case, over both protocols, are those of OpenVINO."""
         self.serve(name, config + ONE_THREAD, {file: there(source)})
-        expected = engine.answers(source, cases, threads=1, shapes=shapes)
+        expected = engine.answers(source, cases, threads=1)
         for module in (httpclient, grpcclient):
             for feeds, answer in zip(cases, expected):
-                (self.assert_same if exact else self.assert_near)(self.infer(name, feeds, module), answer)
+                self.assert_equal(self.infer(name, feeds, module), answer, tolerance=0)
         return expected
 
     def test_magika(self):
@@ -585,7 +537,7 @@ class RealModels(OpenvinoCase):
         # As many threads as the instance has CPUs: sums may be split otherwise.
         self.serve("magika_wide", BACKEND + "max_batch_size: 8\n" + FULL, {"model.onnx": MAGIKA})
         for feeds, answer in zip(cases, engine.answers(MAGIKA, cases, threads=1, precision="f32")):
-            self.assert_near(self.infer("magika_wide", feeds), answer)
+            self.assert_equal(self.infer("magika_wide", feeds), answer)
 
     def test_magika_with_many_clients(self):
         random = numpy.random.default_rng(4)
@@ -594,18 +546,11 @@ class RealModels(OpenvinoCase):
         for name, more in (("magika_busy", ""), ("magika_several", parameters(INFER_REQUESTS=4))):
             self.serve(name, BACKEND + "max_batch_size: 16\ndynamic_batching { }\n" + FULL + more, {"model.onnx": MAGIKA})
 
-            def ask(number, name=name):
-                module = (httpclient, grpcclient)[number % 2]
-                client = module.InferenceServerClient(self.server.http if module is httpclient else self.server.grpc)
-                try:
-                    return [self.infer(name, cases[number], module, client) for _ in range(5)]
-                finally:
-                    client.close()
+            def ask(module, client, number, name=name):
+                for _ in range(5):
+                    self.assert_equal(self.infer(name, cases[number], module, client), expected[number])
 
-            with concurrent.futures.ThreadPoolExecutor(32) as pool:
-                for found, answer in zip(pool.map(ask, range(32)), expected):
-                    for one in found:
-                        self.assert_near(one, answer)
+            self.on_threads(32, (httpclient, grpcclient), ask)
 
     def test_paddle(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -617,7 +562,7 @@ class RealModels(OpenvinoCase):
         self.serve("paddle", ONE + "max_batch_size: 8\n" + ONE_THREAD, models.PADDLE)
         for module in (httpclient, grpcclient):
             for feeds, answer in zip(cases, expected):
-                self.assert_same(self.infer("paddle", feeds, module), answer)
+                self.assert_equal(self.infer("paddle", feeds, module), answer, tolerance=0)
 
     def test_silero(self):
         random = numpy.random.default_rng(5)
@@ -635,7 +580,7 @@ class RealModels(OpenvinoCase):
         for name in ("pictures", "pictures_in_batches"):
             with self.assertRaises(httpclient.InferenceServerException):
                 self.infer(name, {"x": numpy.zeros((1, 3, 50, 70), numpy.float32)})
-            self.assert_same(self.infer(name, cases[0]), self.infer("pictures", cases[0]))
+            self.assert_equal(self.infer(name, cases[0]), self.infer("pictures", cases[0]), tolerance=0)
 
     def test_tensorflow_lite(self):
         self.transcribes("lite", LITE, "model.tflite", "serving_default_input_2:0")
@@ -649,37 +594,36 @@ class RealModels(OpenvinoCase):
         self.compare(name, ONE + "max_batch_size: 2\n" + more, source, cases, file)
 
 
-@needs_library("openvino")
 @engine.needs_oldest
 class Oldest(OpenvinoCase):
     """The oldest version that serves, beside the newest in one process."""
 
     def test_both(self):
-        self.serve("oldest", BACKEND + "max_batch_size: 4\n" + parameters(library=engine.found(engine.OLDEST)))
+        self.serve("oldest", BACKEND + "max_batch_size: 4\n" + parameters(library=engine.OLDEST.library))
         numpy.testing.assert_array_equal(self.ask("oldest", ROWS), SCALED_ROWS)
-        self.serve("folder", BACKEND + parameters(library=engine.OLDEST))
+        self.serve("folder", BACKEND + parameters(library=engine.OLDEST.folder))
         numpy.testing.assert_array_equal(self.ask("folder", ROWS), SCALED_ROWS)
-        if engine.library():
+        if engine.NEWEST.is_there:
             self.serve("newest", BACKEND + "max_batch_size: 4\n")
             numpy.testing.assert_array_equal(self.ask("newest", ROWS), SCALED_ROWS)
 
     def test_types(self):
         for kind, long, ir, code in (("u8", "UINT8", "U8", "u1"), ("u64", "UINT64", "U64", "<u8"), ("f64", "FP64", "FP64", "<f8")):
-            self.serve(f"old_{kind}", BACKEND + parameters(library=engine.OLDEST), models.scaled(element=(kind, ir, code)))
+            self.serve(f"old_{kind}", BACKEND + parameters(library=engine.OLDEST.folder), models.scaled(element=(kind, ir, code)))
             self.assertEqual(self.config_of(f"old_{kind}")["input"][0]["data_type"], f"TYPE_{long}")
             numpy.testing.assert_array_equal(self.infer(f"old_{kind}", {"X": numpy.asarray(ROWS, code)})["Y"], SCALED_ROWS)
 
     def test_padding(self):
-        self.serve("old_padded", BACKEND + "max_batch_size: 4\n" + SCALED + parameters(library=engine.OLDEST, ENABLE_BATCH_PADDING="YES"))
+        self.serve("old_padded", BACKEND + "max_batch_size: 4\n" + SCALED + parameters(library=engine.OLDEST.folder, ENABLE_BATCH_PADDING="YES"))
         numpy.testing.assert_array_equal(self.ask("old_padded", ROWS), SCALED_ROWS)
 
     def test_several(self):
         """Several runs in an instance, and shapes that do not fit."""
-        self.serve("old_several", ONE + "max_batch_size: 4\ndynamic_batching { }\n" + SCALED + parameters(library=engine.OLDEST, INFER_REQUESTS=4))
+        self.serve("old_several", ONE + "max_batch_size: 4\ndynamic_batching { }\n" + SCALED + parameters(library=engine.OLDEST.folder, INFER_REQUESTS=4))
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for found in pool.map(lambda _: self.ask("old_several", ROWS), range(64)):
                 numpy.testing.assert_array_equal(found, SCALED_ROWS)
-        self.serve("old_eight", ONE + "max_batch_size: 0\n" + parameters(library=engine.OLDEST), {"model.onnx": onnx_model.eight()})
+        self.serve("old_eight", ONE + "max_batch_size: 0\n" + parameters(library=engine.OLDEST.folder), {"model.onnx": onnx_model.eight()})
         self.assertEqual(self.ask("old_eight", ROWS).shape, (2, 4))
         with self.assertRaises(httpclient.InferenceServerException) as refused:
             self.ask("old_eight", ROWS[:1])
@@ -689,22 +633,20 @@ class Oldest(OpenvinoCase):
         random = numpy.random.default_rng(3)
         feeds = {"bytes": random.integers(0, 257, (3, 2048), dtype=numpy.int32)}
         found = []
-        for name, more in (("magika_newest", ""), ("magika_oldest", parameters(library=engine.OLDEST))):
+        for name, more in (("magika_newest", ""), ("magika_oldest", parameters(library=engine.OLDEST.folder))):
             self.serve(name, BACKEND + "max_batch_size: 8\n" + FULL + more, {"model.onnx": there(MAGIKA)})
             found.append(self.infer(name, feeds))
-        self.assert_near(found[0], found[1])
+        self.assert_equal(found[0], found[1])
 
 
-@needs_library("openvino")
-@engine.needs_openvino
 class Example(ServerCase):
     """The repository of docs/examples."""
 
-    environment = {"CONCH_OPENVINO_LIBRARY": engine.library()}
+    environment = engine.NEWEST.environment
 
     @staticmethod
     def models(repository):
-        engine.run(sys.executable, servers.ROOT / "docs/examples/openvino/make_repository.py", repository.path)
+        run(sys.executable, servers.ROOT / "docs/examples/openvino/make_repository.py", repository.path)
 
     def test_answers(self):
         rows = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
@@ -719,18 +661,17 @@ class Example(ServerCase):
 
 @conch_only
 @needs_library("openvino")
-class Missing(unittest.TestCase):
+class Missing(LibraryCase):
     """No library anywhere: one line that says what to do."""
 
+    runtime = engine.NEWEST
+
+    def add_models(self, repository):
+        repository.model("scaled", BACKEND, files={f"1/{name}": content for name, content in models.SOUND.items()})
+
     def test_says_what_to_run(self):
-        with tempfile.TemporaryDirectory() as backends, Repository() as repository:
-            servers.place(pathlib.Path(backends) / "openvino/libtriton_openvino.so", servers.built("libtriton_openvino.so"))
-            repository.model("scaled", BACKEND, files={f"1/{name}": content for name, content in models.SOUND.items()})
-            with servers.Server(repository.path, "--model-control-mode=explicit", backends=backends,
-                                environment={"CONCH_OPENVINO_LIBRARY": ""}) as server:
-                status, _, reply = server.request("POST", "/v2/repository/models/scaled/load", b"{}", timeout=60)
-                self.assertEqual(status, 400)
-                self.assertIn("no OpenVINO library was found: run scripts/fetch-runtime openvino", json.loads(reply)["error"])
+        self.assert_not_loaded({self.runtime.variable: ""},
+                               {"scaled": "no OpenVINO library was found: run scripts/fetch-runtime openvino"})
 
 
 if __name__ == "__main__":

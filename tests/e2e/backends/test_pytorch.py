@@ -1,11 +1,9 @@
 """The PyTorch backend: TorchScript and models that AOTInductor compiled answer as PyTorch in Python does, over HTTP and gRPC, in batches and
 at once; names, dictionaries, lists and strings; threads; files, configurations and requests that are refused."""
 
+import functools
 import json
-import os
 import pathlib
-import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,22 +12,21 @@ import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
+import library_places
 import pytorch_engine as engine
 import pytorch_faults as faults
 import server as servers
-from case import IS_TRITON, KIND, conch_only, needs_library
+from case import IS_TRITON, conch_only, needs_library
 from framework import FrameworkCase, infer, parameters
-from repository import Repository, tensors
-from server import StartFailed
+from oracle import run
+from processes import threads_of
+from repository import tensors
 
-NEAR = 1e-5
 SCRIPT = 'platform: "pytorch_libtorch"\nbackend: "pytorch"\n'
 # The real Triton of the comparison is older than the platform `torch_aoti`; the file's name tells as well.
 COMPILED = 'backend: "pytorch"\ndefault_model_filename: "model.pt2"\n'
 CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
 PAIR, TWO = ("INPUT__0", "INPUT__1"), ("OUTPUT__0", "OUTPUT__1")
-
-
 ONE_THREAD = parameters(INTRA_OP_THREAD_COUNT="1")
 
 
@@ -40,32 +37,12 @@ def config(inputs, outputs, batch=8, head=SCRIPT, more=CPU, kind="FP32", dims=(1
     return f"{head}max_batch_size: {batch}\n" + tensors("input", rows(inputs)) + tensors("output", rows(outputs)) + more
 
 
+@needs_library("pytorch")
+@engine.needs_pytorch
 class PytorchCase(FrameworkCase):
-    # How far floats may be from PyTorch's answers: not at all.
+    oracle = engine.ORACLE
     tolerance = 0
-    environment = {"CONCH_PYTORCH_LIBRARY": engine.library()}
-
-    def assert_equal(self, got, expected):
-        """Within the tolerance; without one bit for bit."""
-        self.assertEqual(set(got), set(expected))
-        for name, value in expected.items():
-            mine = got[name]
-            if value.dtype.kind == "S":
-                self.assertEqual([bytes(text) for text in mine.ravel()], [bytes(text) for text in value.ravel()], name)
-            else:
-                self.assertEqual(mine.dtype, value.dtype, name)
-                numpy.testing.assert_allclose(mine, value, rtol=self.tolerance, atol=min(self.tolerance, NEAR), err_msg=name)
-            self.assertEqual(mine.shape, value.shape, name)
-
-    def assert_answers(self, model, source=None, outputs=None, reshape=False):
-        for feeds, answers in engine.cases(source or model):
-            if outputs:
-                answers = {name: answers[name] for name in outputs}
-            if reshape:
-                feeds, answers = ({name: value.reshape(-1, 1) for name, value in side.items()} for side in (feeds, answers))
-            for module, client in self.both():
-                with self.subTest(model=model, client=module.__name__):
-                    self.assert_equal(infer(module, client, model, feeds, list(answers)), answers)
+    environment = engine.NEWEST.environment
 
     def assert_fails(self, client, model, feeds, text):
         module = httpclient if isinstance(client, httpclient.InferenceServerClient) else grpcclient
@@ -73,17 +50,13 @@ class PytorchCase(FrameworkCase):
             infer(module, client, model, feeds)
 
 
-@needs_library("pytorch")
-@engine.needs_pytorch
 @engine.needs_shim
 class Scripts(PytorchCase):
     """TorchScript."""
 
     @classmethod
     def models(cls, repository):
-        def add(name, text, source=None):
-            engine.add(repository, name, text, source)
-
+        add = functools.partial(engine.add, repository)
         add("addsub", config(PAIR, TWO))
         add("reversed", config(PAIR[::-1], TWO[::-1]), "addsub")
         add("named", config(("second", "first"), ("sum", "difference")))
@@ -114,18 +87,18 @@ class Scripts(PytorchCase):
                     'fp32_false_true: [ 0, 1 ] } ] } ]\n')
         state = 'state [ { input_name: "STATE__1" output_name: "STATE__1" data_type: TYPE_FP32 dims: [ 2 ] } ] }\n'
         add("accumulate", config(("X__0",), ("Y__0",), dims=(2,), batch=4, more=CPU + controls + state))
-        engine.add(repository, "renamed", config(PAIR, TWO, more=CPU + 'default_model_filename: "mine.pt"\n'), "addsub", "mine.pt")
+        add("renamed", config(PAIR, TWO, more=CPU + 'default_model_filename: "mine.pt"\n'), "addsub", "mine.pt")
 
     def test_names(self):
         for model in ("addsub", "reversed", "renamed", "model_kind"):
             self.assert_answers(model, "addsub")
         self.assert_answers("named")
-        for feeds, answers in engine.cases("named"):
+        for feeds, answers in engine.ORACLE.cases("named"):
             got = infer(httpclient, self.http(), "in_order", {"A": feeds["first"], "B": feeds["second"]}, ["C", "D"])
             self.assert_equal(got, {"C": answers["sum"], "D": answers["difference"]})
 
     def test_a_result_under_two_names(self):
-        for feeds, answers in engine.cases("addsub"):
+        for feeds, answers in engine.ORACLE.cases("addsub"):
             got = infer(grpcclient, self.grpc(), "twice", feeds, ["SUM__0", "AGAIN__0"])
             self.assert_equal(got, dict.fromkeys(("SUM__0", "AGAIN__0"), answers["OUTPUT__0"]))
 
@@ -155,7 +128,7 @@ class Scripts(PytorchCase):
 
     @conch_only
     def test_scalars_and_inputs_that_are_left_out(self):
-        for feeds, answers in engine.cases("scalar"):
+        for feeds, answers in engine.ORACLE.cases("scalar"):
             for module, client in self.both():
                 got = infer(module, client, "scalar", feeds)["OUTPUT__0"]
                 self.assertEqual(got.ravel().tolist(), answers["OUTPUT__0"].ravel().tolist())
@@ -182,22 +155,12 @@ class Scripts(PytorchCase):
         self.assert_answers("resnet18")
 
     def test_sequences_with_a_state(self):
-        client = self.grpc()
-        for sequence in (1, 2):
-            total = numpy.zeros((1, 2), numpy.float32)
-            for step in range(4):
-                x = numpy.full((1, 2), sequence * 10 + step, numpy.float32)
-                total = total + x
-                got = infer(grpcclient, client, "accumulate", {"X__0": x}, ["Y__0"], sequence_id=sequence, sequence_start=step == 0,
-                            sequence_end=step == 3)
-                numpy.testing.assert_array_equal(got["Y__0"], total * 10)
+        self.assert_accumulates("accumulate", "X__0", "Y__0", factor=10)
 
 
 BOTH = "instance_group [ { count: 2 kind: KIND_CPU } ]\ndynamic_batching { max_queue_delay_microseconds: 2000 }\n" + ONE_THREAD
 
 
-@needs_library("pytorch")
-@engine.needs_pytorch
 class Compiled(PytorchCase):
     """Models that AOTInductor compiled, without the shim."""
 
@@ -205,9 +168,7 @@ class Compiled(PytorchCase):
 
     @classmethod
     def models(cls, repository):
-        def add(name, text, source=None):
-            engine.add(repository, name, text, source)
-
+        add = functools.partial(engine.add, repository)
         add("addsub_compiled", config(PAIR, TWO, head=COMPILED))
         add("resnet18_compiled", config((("ARGS[0]", "FP32", (3, 224, 224)),), (("RESULT", "FP32", (1000,)),), head=COMPILED,
                                         more=CPU + ONE_THREAD))
@@ -240,7 +201,7 @@ class Compiled(PytorchCase):
         self.assert_answers("resnet18_compiled")
 
     def test_shapes_that_it_was_not_compiled_for(self):
-        feeds = engine.cases("addsub_compiled")[0][0]
+        feeds = engine.ORACLE.cases("addsub_compiled")[0][0]
         for module, client in self.both():
             for wrong in ({name: value[:, :15] for name, value in feeds.items()}, {name: value.repeat(65, 0) for name, value in feeds.items()},
                           {"INPUT__0": feeds["INPUT__0"], "INPUT__1": feeds["INPUT__1"][:, :3]}):
@@ -254,8 +215,6 @@ class Compiled(PytorchCase):
         self.assert_refused("script", "/nowhere/libconch_torch.so")
 
 
-@needs_library("pytorch")
-@engine.needs_pytorch
 @engine.needs_shim
 class AtOnce(PytorchCase):
     @classmethod
@@ -268,64 +227,43 @@ class AtOnce(PytorchCase):
         for name, head, image, classes in (("resnet18", SCRIPT, "image", "classes"), ("resnet18_compiled", COMPILED, "ARGS[0]", "RESULT")):
             engine.add(repository, name, config(((image, "FP32", (3, 224, 224)),), ((classes, "FP32", (1000,)),), head=head, more=BOTH))
 
-    def check_many(self, module, model, count):
-        rows = engine.cases(model)
-
-        def check(client, index):
-            feeds, answers = rows[index % len(rows)]
-            if model == "words_batched":
-                feeds, answers = ({name: value.reshape(-1, 1) for name, value in side.items()} for side in (feeds, answers))
-            got = infer(module, client, model, feeds, list(answers))
-            for name, value in answers.items():
-                if value.dtype.kind == "S":
-                    self.assert_equal({name: got[name]}, {name: value})
-                else:
-                    numpy.testing.assert_allclose(got[name], value, rtol=max(self.tolerance, NEAR), atol=NEAR)
-
-        self.at_once(32, module, check, count)
+    @staticmethod
+    def words_in_rows():
+        """The model's strings are a list; in batches each is a row."""
+        return [tuple({name: value.reshape(-1, 1) for name, value in side.items()} for side in case)
+                for case in engine.ORACLE.cases("words_batched")]
 
     def test_strings_in_batches(self):
-        self.assert_answers("words_batched", reshape=True)
+        self.assert_answers("words_batched", cases=self.words_in_rows())
 
     def test_thirty_two_at_once(self):
-        for module in (grpcclient, httpclient):
-            for model, count in (("addsub", 640), ("addsub_compiled", 640), ("dictionary", 320), ("words_batched", 320), ("resnet18", 64),
-                                 ("resnet18_compiled", 64)):
-                with self.subTest(model=model, client=module.__name__):
-                    self.check_many(module, model, count)
-        # Requests were executed together, each of them as if alone.
+        for model, count in (("addsub", 640), ("addsub_compiled", 640), ("dictionary", 320), ("resnet18", 64), ("resnet18_compiled", 64)):
+            self.assert_answers_at_once(model, count)
+        self.assert_answers_at_once("words_batched", 320, cases=self.words_in_rows())
+        # Each as if alone.
         for model in ("addsub", "addsub_compiled"):
-            statistics = self.server.statistics(model)
-            self.assertLess(statistics["execution_count"], statistics["inference_count"])
+            self.assert_batched(model)
 
 
-@needs_library("pytorch")
-@engine.needs_pytorch
 @engine.needs_shim
 class Threads(PytorchCase):
     """An instance computes with as many threads as it is told."""
 
     flags = ("--model-control-mode=explicit",)
 
-    def threads_named_after(self, model):
-        """Those of the server; an engine's have the name of the instance's own, which started them."""
-        tasks = pathlib.Path(f"/proc/{self.server.process.pid}/task")
-        return sum((task / "comm").read_text().startswith(model) for task in tasks.iterdir())
-
     @conch_only
     def test_as_many_as_it_is_told(self):
-        image = engine.cases("resnet18")[0][0]["image"]
+        image = engine.ORACLE.cases("resnet18")[0][0]["image"]
         for count in (1, 4):
             name = f"with_{count}"
             engine.add(self.repository, name, config((("image", "FP32", (3, 224, 224)),), (("classes", "FP32", (1000,)),),
                                                      more=CPU + parameters(INTRA_OP_THREAD_COUNT=str(count))), "resnet18")
-            self.assertEqual(self.load(name)[0], 200)
+            self.serve(name)
             infer(httpclient, self.http(), name, {"image": image})
-            self.assertEqual(self.threads_named_after(name), count)
+            # An engine's threads have the name of the instance's own, which started them.
+            self.assertEqual(sum(thread.startswith(name) for _, thread in threads_of(self.server.pid)), count)
 
 
-@needs_library("pytorch")
-@engine.needs_pytorch
 @engine.needs_shim
 class Refused(PytorchCase):
     """Files, configurations and requests that are refused, while others are served."""
@@ -346,7 +284,7 @@ class Refused(PytorchCase):
                                                                   "output { name: \"OUTPUT__1\" data_type: TYPE_INT32"), "addsub")
 
     def test_exceptions_in_forward(self):
-        good, answers = engine.cases("fails")[0]
+        good, answers = engine.ORACLE.cases("fails")[0]
         for module, client in self.both():
             with self.subTest(client=module.__name__):
                 self.assert_fails(client, "fails", {"INPUT__0": -good["INPUT__0"]}, "no negative numbers")
@@ -356,7 +294,7 @@ class Refused(PytorchCase):
 
     def test_wrong_types_and_shapes(self):
         client = self.http()
-        good = engine.cases("addsub")[0][0]
+        good = engine.ORACLE.cases("addsub")[0][0]
         for model, feeds, text in (
                 ("addsub", {**good, "INPUT__0": good["INPUT__0"].astype(numpy.float64)}, "data-type"),
                 ("addsub", {**good, "INPUT__0": good["INPUT__0"][:, :15]}, "unexpected shape for input 'INPUT__0'"),
@@ -370,7 +308,7 @@ class Refused(PytorchCase):
 
     def test_outputs_that_do_not_fit(self):
         client = self.http()
-        pair = engine.cases("addsub")[0][0]
+        pair = engine.ORACLE.cases("addsub")[0][0]
         one = {"INPUT__0": pair["INPUT__0"]}
         for model, feeds, text in (
                 ("number", one, "It should not be a Scalar"), ("beyond", pair, "refers to an output index which doesn't exist"),
@@ -418,7 +356,7 @@ class Refused(PytorchCase):
     def test_gpus_and_models_in_python(self):
         # The real Triton refuses the group itself where there is no GPU, and hands models in Python to a backend of theirs.
         engine.add(self.repository, "gpu", config(PAIR, TWO, more="instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"), "addsub")
-        self.assertEqual(self.load("gpu")[0], 400)
+        self.refused("gpu")
         self.repository.model("python", config(PAIR, TWO), files={"1/model.py": b"pass\n"})
         self.assert_refused("python", 'give it a TritonPythonModel and backend: "python"')
 
@@ -428,51 +366,31 @@ class Refused(PytorchCase):
             with self.subTest(model=name):
                 self.assert_refused(name, "unable to find" if not IS_TRITON else "")
 
-    def check_files(self, files, given):
-        self.assertGreaterEqual(len(files), 20)
-        for name, content in files.items():
-            self.repository.model(name, given, files={"1/model.pt2" if "pt2" in given else "1/model.pt": content})
-            with self.subTest(model=name):
-                self.assert_refused(name, "")
+    def check_files(self, file, files, given):
+        def place(model, content):
+            self.repository.model(model, given, files={f"1/{file}": content})
+
+        self.assert_files_refused(file, files, place)
         self.assert_answers("addsub")
 
     def test_malformed_scripts(self):
-        self.check_files(faults.script_files(), config(PAIR[:1], TWO[:1]))
+        self.check_files("model.pt", faults.script_files(), config(PAIR[:1], TWO[:1]))
 
     def test_malformed_packages(self):
-        self.check_files(faults.compiled_files(), config(PAIR, TWO, head=COMPILED))
+        self.check_files("model.pt2", faults.compiled_files(), config(PAIR, TWO, head=COMPILED))
 
 
 @needs_library("pytorch")
 @engine.needs_pytorch
-class Libraries(unittest.TestCase):
+class Libraries(library_places.AllPlaces):
     """Where PyTorch comes from."""
 
-    def serve(self, environment, *flags):
-        """With a backend directory that has the backend alone."""
-        repository, backends = Repository(), Repository()
-        self.addCleanup(repository.close)
-        self.addCleanup(backends.close)
+    runtime, oracle = engine.NEWEST, engine.ORACLE
+    others = (("/nowhere/libtorch_cpu.so", "cannot open /nowhere/libtorch_cpu.so"),
+              ("libc.so.6", "the torch library has no function aoti_torch_empty_strided"))
+
+    def add_models(self, repository):
         engine.add(repository, "addsub", config(PAIR, TWO))
-        (backends.path / "pytorch").mkdir()
-        shutil.copy(servers.built("libtriton_pytorch.so"), backends.path / "pytorch")
-        return servers.Server(repository.path, *flags, kind=KIND, environment=environment, backends=backends.path)
-
-    def assert_does_not_start(self, text, environment, *flags):
-        with self.assertRaises(StartFailed) as raised:
-            self.serve(environment, *flags)
-        self.assertIn(text, raised.exception.output)
-
-    @conch_only
-    def test_none_says_how_to_get_one(self):
-        self.assert_does_not_start("run scripts/fetch-runtime pytorch", {"CONCH_PYTORCH_LIBRARY": ""})
-
-    @conch_only
-    def test_another_library(self):
-        for library, text in (("/nowhere/libtorch_cpu.so", "cannot open /nowhere/libtorch_cpu.so"),
-                              ("libc.so.6", "the torch library has no function aoti_torch_empty_strided")):
-            with self.subTest(library=library):
-                self.assert_does_not_start(text, {}, f"--backend-config=pytorch,library={library}")
 
     @conch_only
     def test_a_shim_of_another_torch(self):
@@ -481,31 +399,23 @@ class Libraries(unittest.TestCase):
                 shim = pathlib.Path(folder, "libconch_torch.so")
                 shim.write_bytes(b"conch-torch-shim 1 for torch " + version.encode() + b"\0")
                 with self.subTest(version=version):
-                    self.assert_does_not_start(text, {"CONCH_PYTORCH_LIBRARY": engine.library(), "CONCH_PYTORCH_SHIM": str(shim)})
-            self.assert_does_not_start("cannot read the shim /nowhere/shim.so", {"CONCH_PYTORCH_LIBRARY": engine.library()},
+                    self.assert_does_not_start(text, {**engine.NEWEST.environment, "CONCH_PYTORCH_SHIM": str(shim)})
+            self.assert_does_not_start("cannot read the shim /nowhere/shim.so", engine.NEWEST.environment,
                                        "--backend-config=pytorch,shim=/nowhere/shim.so")
 
     @engine.needs_shim
     def test_a_setting_names_a_folder(self):
-        folder = os.path.dirname(engine.library())
-        with self.serve({"CONCH_PYTORCH_LIBRARY": "/nowhere"}, f"--backend-config=pytorch,library={folder}") as server:
-            client = httpclient.InferenceServerClient(f"127.0.0.1:{server.ports['http']}")
-            feeds, answers = engine.cases("addsub")[0]
-            numpy.testing.assert_array_equal(infer(httpclient, client, "addsub", feeds)["OUTPUT__0"], answers["OUTPUT__0"])
-            client.close()
+        super().test_a_setting_names_a_folder()
 
 
-@needs_library("pytorch")
-@engine.needs_pytorch
 @engine.needs_shim
 class Example(PytorchCase):
     """The repository that docs/examples/pytorch makes, as far as a Python without torch makes it."""
 
     @staticmethod
     def models(repository):
-        program = servers.ROOT / "docs/examples/pytorch/make_repository.py"
         # Without what is installed, of which torch may be.
-        subprocess.run([sys.executable, "-S", program, str(repository)], check=True, capture_output=True)
+        run(sys.executable, "-S", servers.ROOT / "docs/examples/pytorch/make_repository.py", repository)
 
     def test_sum_and_difference(self):
         feeds = {"INPUT__0": numpy.array([[1, 2, 3, 4]], numpy.float32), "INPUT__1": numpy.array([[4, 3, 2, 1]], numpy.float32)}
@@ -515,33 +425,26 @@ class Example(PytorchCase):
                              {"SUM__0": [[5, 5, 5, 5]], "DIFFERENCE__1": [[-3, -1, 1, 3]]})
 
 
+@engine.needs_floor
 class FloorCase(PytorchCase):
     """The oldest version that is served: the same models, which the newest wrote. Versions differ in how they add up."""
 
-    environment = {"CONCH_PYTORCH_LIBRARY": str(engine.FLOOR / engine.LIBRARY)}
+    environment = engine.OLDEST.environment
     tolerance = 1e-4
 
 
-@needs_library("pytorch")
-@engine.needs_floor
 class FloorScripts(FloorCase, Scripts):
     pass
 
 
-@needs_library("pytorch")
-@engine.needs_floor
 class FloorCompiled(FloorCase, Compiled):
     environment = {**FloorCase.environment, "CONCH_PYTORCH_SHIM": "/nowhere/libconch_torch.so"}
 
 
-@needs_library("pytorch")
-@engine.needs_floor
 class FloorAtOnce(FloorCase, AtOnce):
     pass
 
 
-@needs_library("pytorch")
-@engine.needs_floor
 class FloorRefused(FloorCase, Refused):
     pass
 

@@ -3,24 +3,20 @@ and gRPC, in batches and at once; signatures, tags, strings and sessions; config
 
 import json
 import os
-import pathlib
 import shutil
-import tempfile
-import unittest
 
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
-import server as servers
+import library_places
 import tensorflow_engine as engine
 import tensorflow_faults
-from case import IS_TRITON, KIND, conch_only, needs_library
-from framework import FrameworkCase, infer, parameters
-from repository import Repository, tensors
-from server import StartFailed
+from case import IS_TRITON, conch_only, needs_library
+from framework import NEAR, FrameworkCase, infer, parameters
+from processes import threads_of
+from repository import tensors
 
-NEAR = 1e-5
 GRAPH = 'platform: "tensorflow_graphdef"\nbackend: "tensorflow"\n'
 SAVED = 'platform: "tensorflow_savedmodel"\nbackend: "tensorflow"\n'
 CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
@@ -29,33 +25,17 @@ ADDSUB = tensors("input", [("INPUT0", "FP32", (16,)), ("INPUT1", "FP32", (16,))]
 XY = tensors("input", [("X", "FP32", (4,))]) + tensors("output", [("Y", "FP32", (4,))])
 
 
-class TensorflowCase(FrameworkCase):
-    # How far floats may be from TensorFlow's answers. The number of threads decides how sums are split.
-    tolerance = NEAR
-    environment = {"CONCH_TENSORFLOW_LIBRARY": engine.library(), "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-    def assert_equal(self, got, expected):
-        """Within the tolerance; without one bit for bit."""
-        self.assertEqual(set(got), set(expected))
-        for name, value in expected.items():
-            mine = got[name]
-            if value.dtype.kind == "S":
-                self.assertEqual([bytes(text) for text in mine.ravel()], [bytes(text) for text in value.ravel()], name)
-            else:
-                self.assertEqual(mine.dtype, value.dtype, name)
-                tolerance = self.tolerance * 100 if value.dtype == numpy.float16 else self.tolerance
-                numpy.testing.assert_allclose(mine, value, rtol=tolerance, atol=min(tolerance, NEAR), err_msg=name)
-            self.assertEqual(mine.shape, value.shape, name)
-
-    def assert_answers(self, model, source=None, outputs=None):
-        for feeds, answers in engine.cases(source or model):
-            for module, client in self.both():
-                with self.subTest(model=model, client=module.__name__):
-                    self.assert_equal(infer(module, client, model, feeds, outputs or sorted(answers)), answers)
-
-
 @needs_library("tensorflow")
 @engine.needs_tensorflow
+class TensorflowCase(FrameworkCase):
+    # The number of threads decides how sums are split, so that answers are near TensorFlow's.
+    oracle = engine.ORACLE
+    environment = {**engine.NEWEST.environment, **engine.QUIET}
+
+    def tolerance_of(self, data_type):
+        return self.tolerance * 100 if data_type == numpy.float16 else self.tolerance
+
+
 class Answers(TensorflowCase):
     """With as many threads as TensorFlow in Python had: one."""
 
@@ -91,7 +71,7 @@ class Answers(TensorflowCase):
         self.assert_answers("loop")
 
     def test_scalars(self):
-        for feeds, answers in engine.cases("scalars"):
+        for feeds, answers in engine.ORACLE.cases("scalars"):
             feeds = {**feeds, "N": feeds["N"].reshape(1)}
             answers = {**answers, "TOTAL": answers["TOTAL"].reshape(1)}
             for module, client in self.both():
@@ -99,11 +79,11 @@ class Answers(TensorflowCase):
                     self.assert_equal(infer(module, client, "scalars", feeds, sorted(answers)), answers)
 
     def test_only_outputs_that_are_asked_for(self):
-        feeds, answers = engine.cases("addsub")[1]
+        feeds, answers = engine.ORACLE.cases("addsub")[1]
         self.assert_equal(infer(httpclient, self.http(), "addsub", feeds, ["OUTPUT1"]), {"OUTPUT1": answers["OUTPUT1"]})
 
     def test_strings_as_json(self):
-        feeds, answers = engine.cases("words")[1]
+        feeds, answers = engine.ORACLE.cases("words")[1]
         inputs = [{"name": name, "datatype": "BYTES", "shape": list(value.shape), "data": [text.decode() for text in value.ravel()]}
                   for name, value in feeds.items()]
         status, _, body = self.infer({"inputs": inputs}, model="words")
@@ -113,7 +93,7 @@ class Answers(TensorflowCase):
         self.assertEqual(outputs["LENGTH"], answers["LENGTH"].ravel().tolist())
 
     def test_a_run_that_fails(self):
-        good, answers = engine.cases("fails")[0]
+        good, answers = engine.ORACLE.cases("fails")[0]
         for module, client in self.both():
             with self.subTest(client=module.__name__):
                 with self.assertRaisesRegex(Exception, "too large for this model"):
@@ -129,7 +109,7 @@ class Answers(TensorflowCase):
 
     def test_wrong_types_and_shapes(self):
         client = self.http()
-        good = engine.cases("addsub")[0][0]
+        good = engine.ORACLE.cases("addsub")[0][0]
         for feeds, text in (
                 ({**good, "INPUT0": good["INPUT0"].astype(numpy.float64)}, "data-type"),
                 ({**good, "INPUT0": good["INPUT0"][:, :15]}, "unexpected shape for input 'INPUT0'"),
@@ -141,8 +121,6 @@ class Answers(TensorflowCase):
         self.assert_answers("addsub")
 
 
-@needs_library("tensorflow")
-@engine.needs_tensorflow
 class Many(TensorflowCase):
     """Many clients at once, with all threads."""
 
@@ -156,29 +134,14 @@ class Many(TensorflowCase):
                    + "instance_group [ { count: 2 kind: KIND_CPU } ]\ndynamic_batching { max_queue_delay_microseconds: 2000 }\n",
                    source="addsub")
 
-    def check_many(self, module, model, source, count):
-        rows = engine.cases(source)
-
-        def check(client, index):
-            feeds, answers = rows[index % len(rows)]
-            got = infer(module, client, model, feeds, sorted(answers))
-            self.assert_equal(got, answers)
-
-        self.at_once(32, module, check, count)
-
     def test_thirty_two_at_once(self):
-        for module in (grpcclient, httpclient):
-            for model, source, count in (("batched", "addsub", 640), ("network", "network", 320), ("graph", "graph", 640),
-                                         ("words", "words", 320), ("basic_pitch", "basic_pitch", 64)):
-                with self.subTest(model=model, client=module.__name__):
-                    self.check_many(module, model, source, count)
-        # Requests were executed together, each of them as if alone.
-        statistics = self.server.statistics("batched")
-        self.assertLess(statistics["execution_count"], statistics["inference_count"])
+        for model, source, count in (("batched", "addsub", 640), ("network", "network", 320), ("graph", "graph", 640),
+                                     ("words", "words", 320), ("basic_pitch", "basic_pitch", 64)):
+            self.assert_answers_at_once(model, count, source)
+        # Each as if alone.
+        self.assert_batched("batched")
 
 
-@needs_library("tensorflow")
-@engine.needs_tensorflow
 class Sessions(TensorflowCase):
     """Signatures, tags, sessions and what they keep."""
 
@@ -210,7 +173,7 @@ class Sessions(TensorflowCase):
 
     def test_signatures(self):
         self.assert_answers("usual", "scales")
-        x = engine.cases("scales")[0][0]["X"]
+        x = engine.ORACLE.cases("scales")[0][0]["X"]
         got = infer(httpclient, self.http(), "squared", {"X": x}, ["SQUARE", "SUM"])
         numpy.testing.assert_array_equal(got["SQUARE"], x * x)
         numpy.testing.assert_allclose(got["SUM"].ravel(), x.sum(1), rtol=NEAR)
@@ -250,28 +213,15 @@ class Sessions(TensorflowCase):
         self.assertLessEqual(set(seen), set(range(61)))
 
     def test_sequences_with_a_state(self):
-        client = self.grpc()
-        for sequence in (1, 2):
-            total = numpy.zeros((1, 2), numpy.float32)
-            for step in range(4):
-                x = numpy.full((1, 2), sequence * 10 + step, numpy.float32)
-                total = total + x
-                got = infer(grpcclient, client, "sequence", {"X": x}, ["TOTAL"], sequence_id=sequence, sequence_start=step == 0,
-                            sequence_end=step == 3)
-                numpy.testing.assert_array_equal(got["TOTAL"], total)
+        self.assert_accumulates("sequence", "X", "TOTAL")
 
 
-@needs_library("tensorflow")
-@engine.needs_tensorflow
 class Operators(TensorflowCase):
     """An operator of the user's own, from a library that configurations name."""
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.operators = pathlib.Path(folder.name) / "libhalve.so"
-        engine.compile_operator(cls.operators)
+        cls.operators = engine.operator()
         super().setUpClass()
 
     def test_library(self):
@@ -289,16 +239,13 @@ class Operators(TensorflowCase):
         library = self.repository.path / "beside/libhalve.so"
         self.repository.model("anywhere", GRAPH + "max_batch_size: 8\n" + XY + named(library), files=graph_file)
         for name in ("beside", "anywhere"):
-            status, _, body = self.load(name)
-            self.assertEqual(status, 200, body)
+            self.serve(name)
             for module, client in self.both():
                 with self.subTest(model=name, client=module.__name__):
                     got = infer(module, client, name, {"X": numpy.array([[1, 2, 3, 4]], numpy.float32)})
                     numpy.testing.assert_array_equal(got["Y"], [[0.5, 1, 1.5, 2]])
 
 
-@needs_library("tensorflow")
-@engine.needs_tensorflow
 class Completed(TensorflowCase):
     @classmethod
     def models(cls, repository):
@@ -328,14 +275,12 @@ class Completed(TensorflowCase):
         self.assertEqual((size, len(entries), has_scheduler), (32, 24, True))
         self.assert_answers("none", "addsub")
         self.assert_answers("platform", "words")
-        x = engine.cases("scales")[0][0]["X"]
+        x = engine.ORACLE.cases("scales")[0][0]["X"]
         got = infer(httpclient, self.http(), "named", {"X": x})["SUM"]
         self.assertEqual(got.shape, (2, 1))
         numpy.testing.assert_allclose(got.ravel(), x.sum(1), rtol=NEAR)
 
 
-@needs_library("tensorflow")
-@engine.needs_tensorflow
 class Refused(TensorflowCase):
     flags = ("--model-control-mode=explicit", "--load-model=good")
 
@@ -390,7 +335,7 @@ class Refused(TensorflowCase):
         # The real Triton refuses the group itself where there is no GPU.
         config = SAVED + "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n"
         engine.add(self.repository, "gpu", config, source="addsub")
-        self.assertEqual(self.load("gpu")[0], 400)
+        self.refused("gpu")
 
     def test_missing_files(self):
         for name, config in (("no_graph", GRAPH + "max_batch_size: 8\n" + ADDSUB), ("no_saved", SAVED + "max_batch_size: 8\n" + ADDSUB)):
@@ -398,33 +343,26 @@ class Refused(TensorflowCase):
             with self.subTest(model=name):
                 self.assert_refused(name, "unable to find" if not IS_TRITON else "")
 
-    def check_files(self, kind, count_min, files, place):
-        """Each of these files is refused in words, and the server goes on. `place` puts one where the model of that name has it."""
-        self.assertGreaterEqual(len(files), count_min)
-        for name, content in files.items():
-            model = f"{kind}_{name}"
-            place(model, content)
-            with self.subTest(model=model):
-                self.assert_refused(model, "")
-                self.assertTrue(self.server.is_alive())
-
     def test_malformed_graph_definitions(self):
         config = GRAPH + "max_batch_size: 8\n" + XY
-        self.check_files("graph", 40, tensorflow_faults.GRAPHS | {"a_saved_model": tensorflow_faults.SOUND_SAVED},
-                         lambda model, content: self.repository.model(model, config, files={"1/model.graphdef": content}))
-        self.repository.model("sound_graph", config, files={"1/model.graphdef": tensorflow_faults.SOUND})
+
+        def place(model, content):
+            self.repository.model(model, config, files={"1/model.graphdef": content})
+
+        self.assert_files_refused("graph", tensorflow_faults.GRAPHS | {"a_saved_model": tensorflow_faults.SOUND_SAVED}, place, at_least=40)
+        place("sound_graph", tensorflow_faults.SOUND)
         self.assert_relu("sound_graph")
 
     def test_malformed_saved_models(self):
         def place(model, content):
             self.repository.model(model, SAVED, files={"1/model.savedmodel/saved_model.pb": content})
 
-        self.check_files("saved", 40, tensorflow_faults.SAVED_MODELS, place)
+        self.assert_files_refused("saved", tensorflow_faults.SAVED_MODELS, place, at_least=40)
         place("sound_saved", tensorflow_faults.SOUND_SAVED)
         self.assert_relu("sound_saved")
 
     def test_malformed_variables(self):
-        folder = engine.models() / "network/model.savedmodel/variables"
+        folder = engine.ORACLE.folder / "network/model.savedmodel/variables"
         index, data = ((folder / f"variables.{part}").read_bytes() for part in ("index", "data-00000-of-00001"))
 
         def place(model, content):
@@ -435,7 +373,7 @@ class Refused(TensorflowCase):
             if content is not None:
                 path.write_bytes(content)
 
-        self.check_files("variables", 20, tensorflow_faults.variables(index, data), place)
+        self.assert_files_refused("variables", tensorflow_faults.variables(index, data), place)
 
     def test_files_that_fail_later(self):
         """Models that say of themselves what is not so: refused when they are loaded, or when they run."""
@@ -443,18 +381,18 @@ class Refused(TensorflowCase):
         for name, content in tensorflow_faults.FAILING.items():
             self.repository.model(name, SAVED + "max_batch_size: 8\n" + XY, files={"1/model.savedmodel/saved_model.pb": content})
             with self.subTest(model=name):
-                status, _, body = self.load(name)
+                status, error = self.load(name)
                 if status == 200:
                     for module, client in self.both():
                         with self.assertRaises(Exception) as raised:
                             infer(module, client, name, {"X": x})
                         self.assertTrue(str(raised.exception))
                 else:
-                    self.assertTrue(json.loads(body)["error"])
+                    self.assertTrue(error)
                 self.assertTrue(self.server.is_alive())
 
     def assert_relu(self, model):
-        self.assertEqual(self.load(model)[0], 200)
+        self.serve(model)
         x = numpy.array([[-1, 0, 1, 2]], numpy.float32)
         for module, client in self.both():
             numpy.testing.assert_array_equal(infer(module, client, model, {"X": x})["Y"], x.clip(0))
@@ -469,49 +407,20 @@ class Refused(TensorflowCase):
 
 @needs_library("tensorflow")
 @engine.needs_tensorflow
-class Libraries(unittest.TestCase):
+class Libraries(library_places.AllPlaces):
     """Where TensorFlow comes from."""
 
-    def serve(self, environment, *flags):
-        """With a backend directory that has the backend alone."""
-        repository, backends = Repository(), Repository()
-        self.addCleanup(repository.close)
-        self.addCleanup(backends.close)
+    runtime, oracle = engine.NEWEST, engine.ORACLE
+    others = (("/nowhere/libtensorflow_cc.so.2", "cannot be loaded"), ("libc.so.6", "is not TensorFlow"))
+
+    def add_models(self, repository):
         engine.add(repository, "addsub")
-        (backends.path / "tensorflow").mkdir()
-        shutil.copy(servers.built("libtriton_tensorflow.so"), backends.path / "tensorflow")
-        return servers.Server(repository.path, *flags, kind=KIND, environment=environment, backends=backends.path)
-
-    @conch_only
-    def test_none_says_how_to_get_one(self):
-        with self.assertRaises(StartFailed) as raised:
-            self.serve({"CONCH_TENSORFLOW_LIBRARY": ""})
-        self.assertIn("run scripts/fetch-runtime tensorflow", raised.exception.output)
-
-    @conch_only
-    def test_another_library(self):
-        for library, text in (("/nowhere/libtensorflow_cc.so.2", "cannot be loaded"), ("libc.so.6", "is not TensorFlow")):
-            with self.subTest(library=library), self.assertRaises(StartFailed) as raised:
-                self.serve({}, f"--backend-config=tensorflow,library={library}")
-            self.assertIn(text, raised.exception.output)
 
     @conch_only
     def test_tensorflow_1_is_refused(self):
-        with self.assertRaises(StartFailed) as raised:
-            self.serve({"CONCH_TENSORFLOW_LIBRARY": engine.library()}, "--backend-config=tensorflow,version=1")
-        self.assertIn("only TensorFlow 2 is served", raised.exception.output)
-
-    def test_a_setting_names_a_folder(self):
-        folder = os.path.dirname(engine.library())
-        with self.serve({"CONCH_TENSORFLOW_LIBRARY": "/nowhere"}, f"--backend-config=tensorflow,library={folder}") as server:
-            client = httpclient.InferenceServerClient(f"127.0.0.1:{server.ports['http']}")
-            feeds, answers = engine.cases("addsub")[0]
-            numpy.testing.assert_array_equal(infer(httpclient, client, "addsub", feeds)["OUTPUT0"], answers["OUTPUT0"])
-            client.close()
+        self.assert_does_not_start("only TensorFlow 2 is served", engine.NEWEST.environment, "--backend-config=tensorflow,version=1")
 
 
-@needs_library("tensorflow")
-@engine.needs_tensorflow
 class Threads(TensorflowCase):
     """TensorFlow's threads have the CPUs of the instances, and are as many."""
 
@@ -524,15 +433,10 @@ class Threads(TensorflowCase):
 
     def test_they_have_the_cpus_of_the_instances(self):
         self.assert_answers("network")
-        found = []
-        for task in pathlib.Path(f"/proc/{self.server.process.pid}/task").iterdir():
-            if (task / "comm").read_text().startswith("tf_Compute"):
-                found.append(os.sched_getaffinity(int(task.name)))
+        found = [os.sched_getaffinity(thread) for thread, name in threads_of(self.server.pid) if name.startswith("tf_Compute")]
         self.assertEqual(found, [{self.cpu}])
 
 
-@needs_library("tensorflow")
-@engine.needs_tensorflow
 class Example(TensorflowCase):
     """The repository of docs/examples."""
 
@@ -541,44 +445,35 @@ class Example(TensorflowCase):
         engine.make_example(repository.path)
 
     def test_it_answers_as_it_says(self):
-        said = engine.ask_example(f"127.0.0.1:{self.server.ports['http']}")
+        said = engine.ask_example(self.server.http)
         self.assertEqual(said.splitlines(), [
             "regions REGION [[b'Brittany'], [b'Normandy'], [b'elsewhere']]", "codes CODE [[0], [1], [2]]",
             "addsub SUM [[10.0, 11.0, 12.0, 13.0]]"])
 
 
+@engine.needs_floor
 class FloorCase(TensorflowCase):
     """The oldest version that is served: the same models, which the newest wrote. Versions differ in how they add up."""
 
-    environment = {"CONCH_TENSORFLOW_LIBRARY": str(engine.FLOOR / engine.LIBRARY), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {**engine.OLDEST.environment, **engine.QUIET}
     tolerance = 1e-4
 
 
-@needs_library("tensorflow")
-@engine.needs_floor
 class FloorAnswers(FloorCase, Answers):
     pass
 
 
-@needs_library("tensorflow")
-@engine.needs_floor
 class FloorMany(FloorCase, Many):
     pass
 
 
-@needs_library("tensorflow")
-@engine.needs_floor
 class FloorSessions(FloorCase, Sessions):
     pass
 
 
-@needs_library("tensorflow")
-@engine.needs_floor
 class FloorOperators(FloorCase, Operators):
     pass
 
 
-@needs_library("tensorflow")
-@engine.needs_floor
 class FloorRefused(FloorCase, Refused):
     pass
