@@ -142,6 +142,12 @@ def powers(count=200):
                  [node("MatMul", [before, "X"], [after]) for before, after in zip(names, names[1:])])
 
 
+def zeros(*names):
+    """Zeros Y of the shape X, whose dimensions have these names."""
+    return model([("X", FLOAT, (len(names),))], [("Y", FLOAT, names)],
+                 [node("Cast", ["X"], ["shape"], to=INT64), node("ConstantOfShape", ["shape"], ["Y"])])
+
+
 def pairs():
     """Y[rows / 2,8] of X[rows,4]: each two rows as one."""
     return model([("X", FLOAT, ("rows", 4))], [("Y", FLOAT, ("half", 8))],
