@@ -17,7 +17,7 @@ import zlib
 from tritonclient.grpc import service_pb2 as pb
 
 import server as servers
-from case import IS_TRITON, ServerCase, conch_only, needs_peer, pack
+from case import IS_TRITON, conch_only, needs_peer, pack
 from repository import Repository, identity
 from test_grpc import GrpcCase
 from test_process import free_flags, run

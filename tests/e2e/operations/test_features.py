@@ -10,8 +10,7 @@ import unittest
 
 import onnx_model
 import server as servers
-import wire
-from case import ServerCase, conch_only, needs_library, pack
+from case import ServerCase, conch_only, needs_library
 from repository import Repository, identity
 from test_process import free_flags, run
 

@@ -1,6 +1,5 @@
 """The process: start, readiness, what it refuses to start with, signals and draining, memory, CPU, and model repositories."""
 
-import ctypes
 import json
 import os
 import pathlib
@@ -318,7 +317,7 @@ class Signals(unittest.TestCase):
         sender = threading.Thread(target=lambda: answers.append(server.post_json("/v2/models/slower/infer", body)[0]))
         sender.start()
         server.wait_for_line("Setting state from PENDING to EXECUTING")
-        with wire.connect(server, port="metrics") as waiting:
+        with wire.connect(server, port="metrics"):
             server.process.send_signal(signal.SIGTERM)
             server.wait_for_line(r"Timeout \d+: Found 1 HTTP service connections")
             server.wait_for_line(r"Model 'slower' \(version 1\) has 1 in-flight inferences")

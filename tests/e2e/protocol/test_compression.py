@@ -12,7 +12,7 @@ import numpy
 import tritonclient.http as httpclient
 
 import wire
-from case import IS_TRITON, ServerCase, conch_only, pack
+from case import ServerCase, conch_only, pack
 from repository import identity
 
 PATH = "/v2/models/identity/infer"

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tritonclient.grpc import service_pb2 as pb
 
 import wire
-from case import IS_TRITON, conch_only
+from case import conch_only
 from repository import identity
 from test_grpc import GrpcCase
 

@@ -15,13 +15,13 @@ import tritonclient.grpc as grpcclient
 
 import region
 import server as servers
-from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library, needs_peer
+from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
 from probe import ProbeCase, probe
 from repository import Repository, identity, tensors
 from test_cache import CACHES, OWN
 from test_stream import Call, final, repeat, request, square
 from test_stream import REPEAT
-from test_trace import CORE, HTTP, Traces
+from test_trace import CORE, Traces
 from waiting import until
 
 FP32 = [("INPUT0", "FP32", (-1,))]
