@@ -58,8 +58,8 @@ pub fn complete_backend(
 /// The file, or directory, that each version of a model must have, if the server knows what its
 /// backend opens. The configuration must be completed.
 pub fn model_file(config: &ModelConfig) -> Option<&str> {
-    let is_known = config.backend == "tensorflow"
-        || KNOWN.iter().any(|known| known.backend == config.backend);
+    let is_known =
+        config.backend == "tensorflow" || KNOWN.iter().any(|known| known.backend == config.backend);
     // A library that the model brings, or files by compute capability.
     let has_others = !config.runtime.is_empty() || !config.cc_model_filenames.is_empty();
     let name = config.default_model_filename.as_str();

@@ -160,7 +160,11 @@ fn keep_wanted(
     let mut open: Vec<&str> = wanted.iter().copied().collect();
     while let Some(name) = open.pop() {
         let needed = needs.get(name).into_iter().flatten();
-        open.extend(needed.map(String::as_str).filter(|name| wanted.insert(name)));
+        open.extend(
+            needed
+                .map(String::as_str)
+                .filter(|name| wanted.insert(name)),
+        );
     }
     report.models.retain(|model| wanted.contains(&*model.name));
 }

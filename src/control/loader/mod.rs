@@ -63,9 +63,9 @@ use crate::server_metadata::IndexRow;
 pub(crate) use instances::instance_specs;
 use load_permits::LoadPermits;
 use locks::ModelLocks;
+pub(crate) use outcome::ModelOutcome;
 use overdue_loads::OverdueLoads;
 use remote_copies::RemoteCopies;
-pub(crate) use outcome::ModelOutcome;
 pub(crate) use table::LoadFailure;
 use table::ModelTable;
 
