@@ -57,7 +57,12 @@ pub(super) fn judge(
             }
             VersionState::Unavailable(reason) if reason != UNLOADED => {
                 let message = format!("version {version}: {reason}");
-                errors.push(CheckFault::of(file_of(place), message));
+                // What a backend says is about its files rather than about the configuration.
+                let file = match examined {
+                    Some(_) => file_of(place),
+                    None => place.directory.join(version.to_string()),
+                };
+                errors.push(CheckFault::of(file, message));
             }
             _ => {}
         }

@@ -10,6 +10,9 @@ mod loading;
 mod report;
 mod stand_in;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
