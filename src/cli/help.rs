@@ -15,13 +15,7 @@ pub fn version() -> String {
 
 /// The text of `--help`.
 pub fn usage() -> String {
-    let mut text = format!(
-        "{}\nUsage: conch [options]\n       conch check REPOSITORY... [--load] [--json] [options]\n\n  \
-         Serves the models of a Triton model repository over HTTP and gRPC.\n  Example: conch \
-         --model-repository=/models --backend-directory=/backends\n\n  conch check says what is \
-         wrong with each model, and serves nothing: see conch check --help.\n",
-        version()
-    );
+    let mut text = format!("{}\n{SERVE}", version());
     let mut defaults = Arguments::default();
     for group in GROUPS {
         if group.title.is_empty() {
@@ -74,6 +68,16 @@ fn described(flag: &Flag, defaults: &mut Arguments) -> String {
 
 /// The place of the default in a flag's help.
 const DEFAULT: &str = "{}";
+
+const SERVE: &str = "\
+Usage: conch [options]
+       conch check REPOSITORY... [--load] [--json] [options]
+
+  Serves the models of a Triton model repository over HTTP and gRPC.
+  Example: conch --model-repository=/models --backend-directory=/backends
+
+  conch check says what is wrong with each model, and serves nothing: see conch check --help.
+";
 
 const CHECK: &str = "\
 Usage: conch check REPOSITORY... [--load] [--json] [options]

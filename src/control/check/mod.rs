@@ -1,9 +1,9 @@
 //! Looks at model repositories without serving them.
 //!
-//! [`examine`] runs the loader, all of it, with stand-ins for plug-ins (`stand_in`): what it refuses
-//! is what a server refuses, in the same words. Nothing is opened but the files of the models.
-//! [`Server::check_models`](crate::Server::check_models) loads models, each on its own. Blocks; the
-//! caller's thread, and those of the loader.
+//! [`examine`] runs the loader, all of it, with stand-ins for plug-ins (`stand_in`): what it
+//! refuses is what a server refuses, in the same words. Nothing is opened but the files of the
+//! models. [`Server::check_models`](crate::Server::check_models) loads models, each on its own.
+//! Blocks; the caller's thread, and those of the loader.
 
 mod judgement;
 mod loading;
