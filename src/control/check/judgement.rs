@@ -68,7 +68,7 @@ pub(super) fn judge(
         }
     }
     let mut notes = Vec::new();
-    if !errors.is_empty() {
+    if !errors.is_empty() && remote::uri(place.directory).is_none() {
         notes.extend(misplaced::of_model(place.directory));
     }
     for version in outcome.missing_versions() {

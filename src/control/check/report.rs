@@ -1,6 +1,6 @@
 //! What a check found, as a value.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use conch_engine::model::registry::ModelId;
 use serde::{Serialize, Serializer};
@@ -22,7 +22,7 @@ pub struct CheckReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelReport {
     /// Where it lies.
-    #[serde(serialize_with = "path")]
+    #[serde(serialize_with = "path_text")]
     pub repository: PathBuf,
     pub name: String,
     /// Those that its policy chooses, as far as they are known.
@@ -91,7 +91,7 @@ impl CheckFault {
     }
 }
 
-fn path<S: Serializer>(path: &PathBuf, target: S) -> Result<S::Ok, S::Error> {
+fn path_text<S: Serializer>(path: &Path, target: S) -> Result<S::Ok, S::Error> {
     target.serialize_str(&path.to_string_lossy())
 }
 

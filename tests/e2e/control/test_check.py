@@ -1,5 +1,6 @@
 """`conch check`: what it says of broken and good repositories, beside what the server itself says of the same ones."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -7,12 +8,15 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import server as servers
+from bucket import Bucket
 from case import conch_only, needs_library
 from repository import Repository, identity, tensors
 from test_refused_models import IN_THE_LOG, TOLD
+from test_remote import Mount, environment
 
 PROGRAM = os.environ.get("CONCH", str(servers.built("conch")))
 # The interpreter of this suite has numpy, which models in Python need.
@@ -122,10 +126,10 @@ UNLOADABLE = {
 }
 
 
-def check(*words, within=60, prefix=(), **more):
+def check(*words, within=60, prefix=(), environment=None):
     """Runs `conch check` to its end: (exit code, standard output, standard error)."""
     command = [*prefix, PROGRAM, "check", *map(str, words), f"--backend-directory={servers.backend_directory()}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=within, check=False, env=ENVIRONMENT, **more)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=within, check=False, env={**ENVIRONMENT, **(environment or {})})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -339,6 +343,42 @@ class Good(unittest.TestCase):
             code, out, _ = check(repository, explicit, "--load-model=none")
             self.assertEqual(code, 1)
             self.assertIn("failed to poll model 'none': model not found in any model repository.", out)
+
+    def test_a_repository_in_a_bucket(self):
+        mount = Mount()
+        self.addCleanup(mount.close)
+        with Bucket() as bucket, Repository().model("good", identity(), files={"1/weights": b"1"}) as repository:
+            repository.model("bad", 'backend: "nope"\n' + TENSORS, files={"1/weights": b"1"})
+            repository.model("text", "no_such: 1\n", files={"1/weights": b"1"})
+            bucket.put("models", repository)
+            uri = bucket.s3("models")
+            for flags, good in ((), "ok   good (version 1)\n"), (("--load",), "ok   good (version 1), READY\n"):
+                code, out, errors = check(uri, *flags, environment=environment(mount))
+                self.assertEqual(code, 1, errors)
+                self.assertIn(good, out)
+                self.assertRegex(out, f"FAIL bad: {re.escape(uri)}/bad.*: unable to find backend library for backend 'nope'")
+                self.assertRegex(out, f'FAIL text: {re.escape(uri)}/text: .*1:1: .*has no field named "no_such"')
+                self.assertEqual(list(mount.path.iterdir()), [], "copies are removed")
+            code, out, _ = check(bucket.s3("nothing"), environment=environment(mount))
+            self.assertEqual(code, 1)
+            self.assertIn("there is no model in repository 's3://", out)
+
+    def test_agents(self):
+        """Without `--load` an agent is only looked for."""
+        library = servers.built("libtritonrepoagent_checksum.so")
+        if not library.exists():
+            self.skipTest(f"{library} is not built")
+        with tempfile.TemporaryDirectory() as agents, Repository() as repository:
+            servers.place(pathlib.Path(agents) / "checksum" / library.name, library)
+            for name, digest in (("good", hashlib.md5(b"weights").hexdigest()), ("changed", "0" * 32)):
+                entry = f'model_repository_agents {{ agents {{ name: "checksum" parameters {{ key: "MD5:1/weights" value: "{digest}" }} }} }}\n'
+                repository.model(name, identity() + entry, files={"1/weights": b"weights"})
+            code, out, _ = check(repository, f"--repoagent-directory={agents}")
+            self.assertEqual((code, out.count("agents are asked when it is loaded")), (0, 2), out)
+            code, out, _ = check(repository, f"--repoagent-directory={agents}", "--load")
+            self.assertEqual(code, 1)
+            self.assertIn("ok   good (version 1), READY\n", out)
+            self.assertRegex(out, "FAIL changed: .*[Mm]ismatched MD5 hash")
 
     def test_another_configuration(self):
         with Repository().model("m", "no_such: 1\n", files={"configs/other.pbtxt": OWN.encode()}) as repository:
