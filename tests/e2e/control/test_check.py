@@ -24,6 +24,7 @@ ENVIRONMENT = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os
 
 TENSORS = tensors("input", [("INPUT0", "FP32", (-1,))]) + tensors("output", [("OUTPUT0", "FP32", (-1,))])
 OWN = 'backend: "identity"\n' + TENSORS
+LABELLED = OWN.replace('name: "OUTPUT0"', 'name: "OUTPUT0" label_filename: "labels.txt"')
 PYTHON = 'backend: "python"\n' + TENSORS
 MODEL = b"""
 class TritonPythonModel:
@@ -54,10 +55,10 @@ def beside_good(text):
     return lambda repository: repository.model("good", identity()).model("m", text)
 
 
-def fifo(place):
+def fifo(place, text=OWN):
+    """A FIFO in place of one of the model's files: who opens it without care waits for ever."""
     def make(repository):
-        repository.model("m", OWN if place != "config.pbtxt" else None, files={"labels.txt": b"x"})
-        (repository.path / "m" / place).unlink(missing_ok=True)
+        repository.model("m", text)
         os.mkfifo(repository.path / "m" / place)
     return make
 
@@ -93,10 +94,11 @@ BROKEN = {
                                       + tensors("output", [("Y", "FP32", (5,))])), "model input 'X' has different size for dims and reshape"),
     "too many instances": (one(OWN + "instance_group { kind: KIND_CPU count: 5000 }\n"),
                            "model 'm' asks for 5000 instances, at most 1024 are allowed"),
-    "labels that are not there": (one(OWN.replace('name: "OUTPUT0"', 'name: "OUTPUT0" label_filename: "labels.txt"')), "labels.txt"),
+    "labels that are not there": (one(LABELLED), "labels.txt"),
     "warm-up data that is not there": (one(OWN + 'model_warmup { name: "w" batch_size: 1 inputs { key: "INPUT0" value { '
                                                  'data_type: TYPE_FP32 dims: [ 1 ] input_data_file: "x" } } }\n'), "warmup/x"),
-    "a FIFO as configuration": (fifo("config.pbtxt"), "it is no regular file"),
+    "a FIFO as configuration": (fifo("config.pbtxt", None), "it is no regular file"),
+    "a FIFO as labels": (fifo("labels.txt", LABELLED), "labels.txt: it is no file"),
     "a FIFO as model": (fifo("1/model.x"), "'model.x' is no regular file"),
     "a link to nowhere": (linked_nowhere, "Could not determine backend for model 'm'"),
     "a step of no model": (beside_good(ensemble(step("none"))), "ensemble m contains models that are not available or ambiguous: none"),
