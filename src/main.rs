@@ -5,6 +5,7 @@
 //! code 1.
 #![forbid(unsafe_code)]
 
+mod check;
 mod machine;
 mod poll;
 mod signals;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use conch_cli::{Arguments, EarlyExit, GrpcTlsFlags, version};
+use conch_cli::{Arguments, Command, EarlyExit, GrpcTlsFlags, version};
 use conch_control::EngineOptions;
 use conch_control::server::Server;
 use conch_engine::Error;
@@ -43,8 +44,13 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     conch_net::limits::save_address_space();
-    let arguments = match conch_cli::parse(std::env::args().skip(1), &environment) {
-        Ok(arguments) => arguments,
+    let arguments = match conch_cli::parse_command(std::env::args().skip(1), &environment) {
+        Ok(Command::Serve(arguments)) => *arguments,
+        Ok(Command::Check(command)) => return check::run(*command),
+        Err(EarlyExit::CheckHelp) => {
+            print!("{}", conch_cli::check_usage());
+            return ExitCode::SUCCESS;
+        }
         Err(EarlyExit::Help) => {
             print!("{}", conch_cli::usage());
             return ExitCode::SUCCESS;

@@ -15,6 +15,8 @@ use crate::values::{parse_bool, parse_int, parse_port, parse_some};
 pub enum EarlyExit {
     /// `--help`: print the usage to standard output and exit 0.
     Help,
+    /// `--help` of `conch check`, likewise.
+    CheckHelp,
     /// `--version`: print the version to standard output and exit 0.
     Version,
     /// A bad flag: its name and the reason to standard error, exit 1.

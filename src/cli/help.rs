@@ -15,11 +15,7 @@ pub fn version() -> String {
 
 /// The text of `--help`.
 pub fn usage() -> String {
-    let mut text = format!(
-        "{}\nUsage: conch [options]\n\n  Serves the models of a Triton model repository over HTTP \
-         and gRPC.\n  Example: conch --model-repository=/models --backend-directory=/backends\n",
-        version()
-    );
+    let mut text = format!("{}\n{SERVE}", version());
     let mut defaults = Arguments::default();
     for group in GROUPS {
         if group.title.is_empty() {
@@ -28,17 +24,33 @@ pub fn usage() -> String {
             text.push_str(&format!("\n{}:\n", group.title));
         }
         for flag in group.flags {
-            let value = match flag.takes {
-                FlagValueKind::Nothing => String::new(),
-                FlagValueKind::Bool => String::from(" <boolean>"),
-                FlagValueKind::Int => String::from(" <integer>"),
-                FlagValueKind::Text(name) => format!(" {name}"),
-            };
-            let help = described(flag, &mut defaults);
-            text.push_str(&format!("  --{}{value}\n\t{help}\n", flag.name));
+            text.push_str(&line(flag, &mut defaults));
         }
     }
     text
+}
+
+/// The text of `conch check --help`.
+pub fn check_usage() -> String {
+    let mut text = String::from(CHECK);
+    let mut defaults = Arguments::default();
+    let flags = GROUPS.iter().flat_map(|group| group.flags);
+    for flag in flags.filter(|flag| CHECK_FLAGS.contains(&flag.name)) {
+        text.push_str(&line(flag, &mut defaults));
+    }
+    text
+}
+
+/// One flag's lines.
+fn line(flag: &Flag, defaults: &mut Arguments) -> String {
+    let value = match flag.takes {
+        FlagValueKind::Nothing => String::new(),
+        FlagValueKind::Bool => String::from(" <boolean>"),
+        FlagValueKind::Int => String::from(" <integer>"),
+        FlagValueKind::Text(name) => format!(" {name}"),
+    };
+    let help = described(flag, defaults);
+    format!("  --{}{value}\n\t{help}\n", flag.name)
 }
 
 /// The help of `flag` with its default, and what becomes of it in this version.
@@ -56,3 +68,57 @@ fn described(flag: &Flag, defaults: &mut Arguments) -> String {
 
 /// The place of the default in a flag's help.
 const DEFAULT: &str = "{}";
+
+const SERVE: &str = "\
+Usage: conch [options]
+       conch check REPOSITORY... [--load] [--json] [options]
+
+  Serves the models of a Triton model repository over HTTP and gRPC.
+  Example: conch --model-repository=/models --backend-directory=/backends
+
+  conch check says what is wrong with each model, and serves nothing: see conch check --help.
+";
+
+const CHECK: &str = "\
+Usage: conch check REPOSITORY... [--load] [--json] [options]
+
+  Says what is wrong with each model of the repositories, and serves nothing: no port is opened, no
+  backend is loaded, and no GPU is needed. The server's own loader looks at configurations, version
+  folders, model files where it knows their names, labels, warm-up data, instance groups, the
+  steps of ensembles, and whether the libraries of backends are found. What a backend has to add,
+  or to say of a model file, shows with --load.
+
+  One line per model, in the words of the server:
+    ok   NAME (versions 1, 3)
+    FAIL NAME: FILE:LINE:COLUMN: REASON
+
+  The exit code is 0 if all models are good, and 1 if one is not, or a repository cannot be read.
+
+  Example: conch check /models --backend-directory=/backends
+
+  --load
+\tLoad each model as a server does, on its own, with the models that it needs; warm it up, say
+\twhether it is READY, and unload it. The log goes to the standard error.
+  --json
+\tPrint one JSON document: repositories, errors of repositories, and models with name, versions,
+\tstate (OK, READY or FAILED), errors (file, line, column, message) and notes.
+
+Options of the server hold as if it were to serve the repositories. These matter most:
+";
+
+/// Flags that change what a check sees.
+const CHECK_FLAGS: [&str; 13] = [
+    "model-repository",
+    "disable-auto-complete-config",
+    "model-control-mode",
+    "load-model",
+    "model-config-name",
+    "model-load-retry-count",
+    "model-load-timeout-secs",
+    "model-namespacing",
+    "backend-directory",
+    "backend-config",
+    "repoagent-directory",
+    "log-file",
+    "log-verbose",
+];

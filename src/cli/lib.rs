@@ -9,6 +9,7 @@ mod access;
 mod arguments;
 mod check;
 mod cloud;
+mod command;
 mod deprecated;
 mod flag;
 mod grpc;
@@ -28,8 +29,9 @@ mod tests;
 
 pub use arguments::Arguments;
 pub use cloud::CloudVariables;
+pub use command::{CheckCommand, Command, parse_command};
 pub use flag::EarlyExit;
 pub use grpc::GrpcTlsFlags;
-pub use help::{usage, version};
+pub use help::{check_usage, usage, version};
 pub use network::frontend_options;
 pub use parse::parse;

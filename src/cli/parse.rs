@@ -15,10 +15,25 @@ pub fn parse(
     words: impl IntoIterator<Item = String>,
     environment: CloudVariables<'_>,
 ) -> Result<Arguments, EarlyExit> {
+    parse_beside(words, environment, |_, _| Ok(false))
+}
+
+/// As [`parse`], for a subcommand with words of its own: `take` says whether it took the word.
+///
+/// # Errors
+/// As [`parse`], and those of `take`.
+pub fn parse_beside(
+    words: impl IntoIterator<Item = String>,
+    environment: CloudVariables<'_>,
+    mut take: impl FnMut(&mut Arguments, &str) -> Result<bool, EarlyExit>,
+) -> Result<Arguments, EarlyExit> {
     let mut arguments = Arguments::default();
     cloud::set_defaults(&mut arguments, environment).map_err(EarlyExit::Clash)?;
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
+        if take(&mut arguments, &word)? {
+            continue;
+        }
         if word == "-h" {
             return Err(EarlyExit::Help);
         }

@@ -55,6 +55,19 @@ pub fn complete_backend(
     Ok(())
 }
 
+/// The file, or directory, that each version of a model must have, if the server knows what its
+/// backend opens. The configuration must be completed.
+pub fn model_file(config: &ModelConfig) -> Option<&str> {
+    let is_known =
+        config.backend == "tensorflow" || KNOWN.iter().any(|known| known.backend == config.backend);
+    let name = config.default_model_filename.as_str();
+    // A library that the model brings; files by compute capability; or, for OpenVINO, a name that
+    // stands for files of other formats, too.
+    let has_others =
+        !config.runtime.is_empty() || !config.cc_model_filenames.is_empty() || name == "model.xml";
+    (is_known && !has_others && !name.is_empty()).then_some(name)
+}
+
 /// One kind of model that the server knows by its file.
 struct KnownPlatform {
     backend: &'static str,
@@ -416,6 +429,33 @@ mod tests {
             ];
             assert_eq!(found, *expected, "{text} {files:?}");
             assert_eq!(config.name, "m");
+        }
+    }
+
+    #[test]
+    fn files_that_are_known() {
+        let table = [
+            ("backend: 'onnxruntime'", Some("model.onnx")),
+            (
+                "backend: 'onnxruntime' default_model_filename: 'm.onnx'",
+                Some("m.onnx"),
+            ),
+            ("platform: 'tensorflow_graphdef'", Some("model.graphdef")),
+            ("backend: 'python'", Some("model.py")),
+            ("backend: 'python' runtime: 'own.so'", None),
+            (
+                "backend: 'tensorrt' cc_model_filenames { key: '8.0' value: 'm' }",
+                None,
+            ),
+            ("platform: 'pytorch_libtorch'", None),
+            ("backend: 'openvino'", None),
+            ("backend: 'identity'", None),
+        ];
+        let folder = Folder::new("known", &["1/"]);
+        for (text, expected) in table {
+            let mut config = parse_text("f", text).unwrap();
+            complete_backend(&mut config, "m", &folder.0).expect(text);
+            assert_eq!(model_file(&config), expected, "{text}");
         }
     }
 

@@ -16,35 +16,47 @@ pub enum ConfigErrorCode {
 pub struct ConfigError {
     pub code: ConfigErrorCode,
     pub message: String,
+    /// Where in its file, if it could not even be read. `message` tells the same in words.
+    pub place: Option<Box<FaultPlace>>,
+}
+
+/// A place in a configuration file, and what is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultPlace {
+    /// Both counted from 1. Columns count bytes.
+    pub line: usize,
+    pub column: usize,
+    pub what: String,
 }
 
 impl ConfigError {
-    pub fn internal(message: impl Into<String>) -> ConfigError {
+    fn new(code: ConfigErrorCode, message: impl Into<String>) -> ConfigError {
         ConfigError {
-            code: ConfigErrorCode::Internal,
+            code,
             message: message.into(),
+            place: None,
         }
+    }
+
+    pub(crate) fn at(mut self, line: usize, column: usize, what: String) -> ConfigError {
+        self.place = Some(Box::new(FaultPlace { line, column, what }));
+        self
+    }
+
+    pub fn internal(message: impl Into<String>) -> ConfigError {
+        ConfigError::new(ConfigErrorCode::Internal, message)
     }
 
     pub fn not_found(message: impl Into<String>) -> ConfigError {
-        ConfigError {
-            code: ConfigErrorCode::NotFound,
-            message: message.into(),
-        }
+        ConfigError::new(ConfigErrorCode::NotFound, message)
     }
 
     pub fn invalid(message: impl Into<String>) -> ConfigError {
-        ConfigError {
-            code: ConfigErrorCode::InvalidArg,
-            message: message.into(),
-        }
+        ConfigError::new(ConfigErrorCode::InvalidArg, message)
     }
 
     pub fn unsupported(message: impl Into<String>) -> ConfigError {
-        ConfigError {
-            code: ConfigErrorCode::Unsupported,
-            message: message.into(),
-        }
+        ConfigError::new(ConfigErrorCode::Unsupported, message)
     }
 }
 

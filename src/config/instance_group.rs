@@ -68,6 +68,19 @@ pub fn resolve_instance_groups(
         .try_for_each(|group| check(config, group, gpus))
 }
 
+/// Moves the groups that are on GPUs to CPUs, to look at a configuration on a machine that may have
+/// others. Returns whether there are any.
+pub fn without_gpus(config: &mut ModelConfig) -> bool {
+    let groups = config.instance_group.iter_mut();
+    let mut has_some = false;
+    for group in groups.filter(|group| group.kind == Kind::Gpu as i32) {
+        group.set_kind(Kind::Cpu);
+        group.gpus.clear();
+        has_some = true;
+    }
+    has_some
+}
+
 /// The group of a model that configures none.
 fn preferred_group(preferred: &[PreferredGroup], gpus: &Gpus) -> ModelInstanceGroup {
     let mut group = ModelInstanceGroup::default();

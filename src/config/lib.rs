@@ -37,6 +37,7 @@ mod model;
 mod needs;
 mod normalize;
 mod own;
+mod placeholders;
 mod prepare;
 mod schema;
 mod sequence;
@@ -45,13 +46,13 @@ mod text;
 mod validate;
 mod warm_up;
 
-pub use complete::complete_backend;
+pub use complete::{complete_backend, model_file};
 pub use data_type::DataType;
 pub use dynamic::{DynamicBatching, QueuePolicy, TimeoutAction};
 pub use ensemble::{ComposingModels, EnsembleStep, Ensembling, compose, dims_agree, ensembling};
 pub use environment::expand;
-pub use error::{ConfigError, ConfigErrorCode};
-pub use instance_group::{Gpus, PreferredGroup, resolve_instance_groups};
+pub use error::{ConfigError, ConfigErrorCode, FaultPlace};
+pub use instance_group::{Gpus, PreferredGroup, resolve_instance_groups, without_gpus};
 pub use json::{from_json, to_json};
 pub use merge::merge_proposal;
 pub use model::{
@@ -61,6 +62,7 @@ pub use model::{
 pub use needs::needed_models;
 pub use normalize::normalize;
 pub use own::{DEADLINE_ORDER, OwnParameters, REQUESTS_MAX, SHARE_WEIGHT};
+pub use placeholders::with_placeholders;
 pub use prepare::{Preparation, prepare};
 pub use sequence::{Controls, FlagControl, IdControl, SequenceBatching, SequenceStrategy};
 pub use states::{StateSpec, StateStart, states};

@@ -57,6 +57,14 @@ pub trait AgentHost: Send + Sync {
     /// No such library, it cannot be loaded, or what its initialisation returned.
     fn attach(&self, name: &str, context: AgentContext) -> Result<Arc<dyn AgentModel>, Error>;
 
+    /// Looks for the library of agent `name`, and opens nothing.
+    ///
+    /// # Errors
+    /// No such library.
+    fn find(&self, _name: &str) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Name and library path of every open agent, for the start-up table.
     fn list(&self) -> Vec<(String, String)>;
 }

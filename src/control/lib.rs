@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agents;
+pub mod check;
 pub mod documents;
 pub mod json;
 mod load_overrides;

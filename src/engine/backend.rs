@@ -28,6 +28,14 @@ pub trait BackendHost: Send + Sync {
     /// Initialize returned.
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error>;
 
+    /// Looks for what [`BackendHost::open`] would open, and opens nothing. Reads directories.
+    ///
+    /// # Errors
+    /// As [`BackendHost::open`], if no library is found.
+    fn find(&self, _spec: &BackendSpec) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Name, library path and configuration (JSON) of every open backend, for the start-up table.
     fn list(&self) -> Vec<(String, String, String)>;
 

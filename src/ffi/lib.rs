@@ -35,4 +35,4 @@ mod guard;
 pub mod host;
 mod objects;
 
-pub use embed::start;
+pub use embed::{check_by_loading, examine, start};

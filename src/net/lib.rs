@@ -10,11 +10,13 @@ pub mod affinity;
 pub mod limits;
 mod listener;
 pub mod machine;
+mod output;
 pub mod signal;
 mod socket;
 pub mod uring;
 
 pub use listener::Listener;
+pub use output::take_stdout;
 pub use socket::{
     abort, adopt, finish_sending, is_reset, peer_address, receive, send_vectored, set_nodelay,
     stop_receiving, stop_transfer, wait_readable,

@@ -25,14 +25,17 @@ pub fn from_json(json: &str) -> Result<ModelConfig, ConfigError> {
             let strict = lenient::strict_form(json);
             match strict == json {
                 true => Err(refusal),
-                false => read(&strict, model_config()),
+                // Another text, so that places in it are none of the file's.
+                false => read(&strict, model_config()).map_err(|refusal| ConfigError {
+                    place: None,
+                    ..refusal
+                }),
             }
         })
         .map(|message| schema::to_typed(&message))
-        .map_err(ConfigError::invalid)
 }
 
-fn read(json: &str, descriptor: MessageDescriptor) -> Result<DynamicMessage, String> {
+fn read(json: &str, descriptor: MessageDescriptor) -> Result<DynamicMessage, ConfigError> {
     let path = RefCell::new(Vec::new());
     let mut source = serde_json::Deserializer::from_str(json);
     let message = MessageSeed {
@@ -46,10 +49,18 @@ fn read(json: &str, descriptor: MessageDescriptor) -> Result<DynamicMessage, Str
     });
     message.map_err(|error| {
         let path = path.borrow();
-        if path.is_empty() {
-            error.to_string()
-        } else {
-            format!("{}: {error}", path.join("."))
+        let text = match path.is_empty() {
+            true => error.to_string(),
+            false => format!("{}: {error}", path.join(".")),
+        };
+        let (line, column) = (error.line(), error.column());
+        let suffix = format!(" at line {line} column {column}");
+        let what = text.strip_suffix(&suffix).unwrap_or(&text).to_owned();
+        let refusal = ConfigError::invalid(text);
+        match line {
+            // An error that has no place.
+            0 => refusal,
+            _ => refusal.at(line, column, what),
         }
     })
 }

@@ -372,3 +372,15 @@ fn the_schema_has_no_bytes() {
     }
     assert!(messages.len() > 40, "the walk reaches every message");
 }
+
+#[test]
+fn refusals_have_a_place() {
+    let refusal = from_json("{\n  \"no_such\": 1 }").unwrap_err();
+    let place = refusal.place.expect("the text is at fault");
+    assert_eq!(place.line, 2);
+    let whole = format!("{} at line 2 column {}", place.what, place.column);
+    assert_eq!(refusal.message, whole);
+    // Read in its strict form, in which places are others.
+    let refusal = from_json("{ 'no_such': 1 }").unwrap_err();
+    assert_eq!(refusal.place, None);
+}

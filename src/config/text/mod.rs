@@ -14,6 +14,7 @@ use std::path::Path;
 
 use conch_proto::inference::ModelConfig;
 
+use self::token::TextFault;
 use crate::{ConfigError, expand, files, from_json, schema};
 
 /// Reads a configuration file: the text format, or JSON if that is the end of its name. With
@@ -58,8 +59,9 @@ pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, ConfigError>
         text
     };
     if is_json {
-        return from_json(&text).map_err(|error| {
-            ConfigError::invalid(format!("failed to read {name}: {}", error.message))
+        return from_json(&text).map_err(|error| ConfigError {
+            message: format!("failed to read {name}: {}", error.message),
+            ..error
         });
     }
     parse_text(&name, text)
@@ -71,10 +73,12 @@ pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, ConfigError>
 /// `Internal`: `failed to read text proto from <file>: <line>:<column>: <field>: <what>`.
 pub fn parse_text(file_name: &str, text: impl AsRef<[u8]>) -> Result<ModelConfig, ConfigError> {
     let message = parse::parse(text.as_ref(), schema::model_config()).map_err(|fault| {
+        let TextFault { at, message } = fault;
         ConfigError::internal(format!(
-            "failed to read text proto from {file_name}: {}:{}: {}",
-            fault.at.line, fault.at.column, fault.message
+            "failed to read text proto from {file_name}: {}:{}: {message}",
+            at.line, at.column
         ))
+        .at(at.line, at.column, message)
     })?;
     Ok(schema::to_typed(&message))
 }

@@ -351,3 +351,12 @@ fn files_are_read_and_missing_ones_named() {
         "{message}"
     );
 }
+
+#[test]
+fn refusals_have_a_place() {
+    let refusal = parse_text("f", "# nothing\n  input { nme: 'x' }").unwrap_err();
+    let place = refusal.place.expect("the text is at fault");
+    assert_eq!((place.line, place.column), (2, 11));
+    let whole = format!("failed to read text proto from f: 2:11: {}", place.what);
+    assert_eq!(refusal.message, whole);
+}

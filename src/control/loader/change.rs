@@ -228,7 +228,7 @@ impl Lifecycle {
     /// loads what is new or changed. Of what has to be downloaded, each is loaded as soon as it is
     /// here, but for ensembles and their models. Returns whether all could be read. One that cannot
     /// be read stays as it is.
-    fn synchronize(&self) -> bool {
+    pub(crate) fn synchronize(&self) -> bool {
         let repositories = self.repositories().clone();
         let scan = repositories.scan();
         let is_sound = AtomicBool::new(scan.unreadable.is_empty());
@@ -303,7 +303,7 @@ impl Lifecycle {
             // lose its models.
             let is_hidden = |path: &Path| {
                 let mut unreadable = scan.unreadable.iter();
-                unreadable.any(|repository| path.starts_with(repository))
+                unreadable.any(|(repository, _)| path.starts_with(repository))
             };
             let source = entry.source.as_ref();
             !scan.models.contains_key(id) && source.is_some_and(|source| !is_hidden(&source.path))

@@ -28,6 +28,7 @@ mod load_plan;
 mod load_timeout;
 mod loaded;
 mod locks;
+mod outcome;
 mod overdue_loads;
 mod plan;
 mod remote_copies;
@@ -40,7 +41,7 @@ mod thread;
 mod version_change;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -59,11 +60,14 @@ use crate::agents::PluginHost;
 use crate::options::EngineOptions;
 use crate::repository::Repositories;
 use crate::server_metadata::IndexRow;
+pub(crate) use instances::instance_specs;
 use load_permits::LoadPermits;
 use locks::ModelLocks;
+pub(crate) use outcome::ModelOutcome;
 use overdue_loads::OverdueLoads;
 use remote_copies::RemoteCopies;
-use table::{LoadFailure, ModelTable};
+pub(crate) use table::LoadFailure;
+use table::ModelTable;
 
 /// The models of a server, whatever their state.
 pub(crate) struct Lifecycle {
@@ -271,7 +275,7 @@ impl Lifecycle {
 }
 
 const UNAVAILABLE: &str = "UNAVAILABLE";
-const DUPLICATE: &str = "model appears in two or more repositories";
+pub(crate) const DUPLICATE: &str = "model appears in two or more repositories";
 
 pub(super) fn stopping() -> Error {
     Error::unavailable(NOT_READY)

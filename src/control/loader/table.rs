@@ -38,7 +38,7 @@ pub(super) struct ModelEntry {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum LoadFailure {
+pub(crate) enum LoadFailure {
     /// The name appears in several repositories.
     Duplicate,
     /// Its configuration is no good. Upstream's index shows such a model by name only.

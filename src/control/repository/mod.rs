@@ -8,5 +8,5 @@ mod repositories;
 mod scratch;
 
 pub use remote::RemoteRepositories;
-pub(crate) use repositories::{Repositories, RepositoryScan};
+pub(crate) use repositories::{Repositories, RepositoryScan, check_local};
 pub use scratch::ScratchDirectory;

@@ -106,7 +106,7 @@ pub(crate) fn choose_versions(
 
 /// The configuration file of a model: the custom one where it exists, else `config.pbtxt`, else
 /// `config.json`.
-fn config_file(path: &Path, config_name: &str) -> Result<PathBuf, Error> {
+pub(crate) fn config_file(path: &Path, config_name: &str) -> Result<PathBuf, Error> {
     if !config_name.is_empty() {
         let custom = path
             .join(CONFIGS_DIRECTORY)

@@ -21,8 +21,8 @@ use crate::repository::remote::{self, NoRemote, RemoteRepositories};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RepositoryScan {
     pub models: BTreeMap<ModelId, Vec<PathBuf>>,
-    /// Repositories that could not be read.
-    pub unreadable: Vec<PathBuf>,
+    /// Repositories that could not be read, and why.
+    pub unreadable: Vec<(PathBuf, String)>,
 }
 
 /// Where models are looked for.
@@ -75,7 +75,7 @@ impl Repositories {
                         "failed to poll model repository '{}': {cause}",
                         repository.display()
                     );
-                    scan.unreadable.push(repository.clone());
+                    scan.unreadable.push((repository.clone(), cause));
                 }
             }
         }
@@ -138,21 +138,7 @@ impl Repositories {
     /// # Errors
     /// INTERNAL in upstream's words for the first that does not, or is no directory.
     pub(crate) fn check_local(&self) -> Result<(), Error> {
-        for path in self.local() {
-            let shown = path.display();
-            let metadata = fs::metadata(&path).map_err(|cause| {
-                Error::internal(format!(
-                    "failed to stat file {shown} ({cause}); it is given as a model repository"
-                ))
-            })?;
-            if !metadata.is_dir() {
-                return Err(Error::internal(format!(
-                    "failed to open directory {shown}; a model repository is a directory with one \
-                     directory per model"
-                )));
-            }
-        }
-        Ok(())
+        self.local().iter().try_for_each(|path| check_local(path))
     }
 
     /// Whether the name was given to a directory by a registration.
@@ -264,6 +250,26 @@ impl Repositories {
     }
 }
 
+/// As [`Repositories::check_local`], of one.
+///
+/// # Errors
+/// INTERNAL in upstream's words if it does not exist or is no directory.
+pub(crate) fn check_local(repository: &Path) -> Result<(), Error> {
+    let shown = repository.display();
+    let metadata = fs::metadata(repository).map_err(|cause| {
+        Error::internal(format!(
+            "failed to stat file {shown} ({cause}); it is given as a model repository"
+        ))
+    })?;
+    if metadata.is_dir() {
+        return Ok(());
+    }
+    Err(Error::internal(format!(
+        "failed to open directory {shown}; a model repository is a directory with one directory \
+         per model"
+    )))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,7 +351,8 @@ mod tests {
         assert!(scan.unreadable.is_empty());
         let missing = directory.path("missing");
         let partial = Repositories::new(&[a.clone(), missing.clone()], false).scan();
-        assert_eq!(partial.unreadable, [missing]);
+        let unreadable: Vec<&PathBuf> = partial.unreadable.iter().map(|(path, _)| path).collect();
+        assert_eq!(unreadable, [&missing]);
         assert_eq!(partial.models.len(), 8);
         let apart = Repositories::new(&[a.clone(), b.clone()], true).scan();
         assert_eq!(apart.models.len(), 9);

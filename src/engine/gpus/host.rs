@@ -46,6 +46,16 @@ impl GpuHost {
         }))
     }
 
+    /// No GPUs, whatever the host has: the driver is not looked for.
+    pub fn without_driver(options: &GpuOptions) -> Arc<GpuHost> {
+        Arc::new(GpuHost {
+            options: options.clone(),
+            gpus: Vec::new(),
+            pinned: PinnedPools::new(Machine::uniform(&[]), options.pinned_pool_bytes),
+            opening: Mutex::new(()),
+        })
+    }
+
     /// As [`GpuHost::of_process`], for who has no options: none are there before a server is.
     pub fn current() -> Option<&'static Arc<GpuHost>> {
         OF_PROCESS.get()

@@ -19,6 +19,7 @@
 
 mod allocator;
 mod callbacks;
+mod check;
 mod embedded_request;
 mod options;
 mod placement;
@@ -29,6 +30,7 @@ mod trace;
 
 pub(crate) use allocator::AllocatorFunctions;
 pub(crate) use callbacks::EmbedderCallback;
+pub use check::{check_by_loading, examine};
 pub(crate) use embedded_request::{EmbeddedRequest, InputExtra};
 pub(crate) use options::ServerOptions;
 pub(crate) use placement::{PlacedBuffer, RequestAllocator};

@@ -22,7 +22,7 @@ impl Agents {
 
     /// # Errors
     /// INVALID_ARG if there is no such library.
-    fn find(&self, name: &str) -> Result<PathBuf, Error> {
+    fn locate(&self, name: &str) -> Result<PathBuf, Error> {
         let file = format!("libtritonrepoagent_{name}.so");
         let path = self.directory.join(name).join(&file);
         // A name with a separator would lead elsewhere.
@@ -39,8 +39,12 @@ impl Agents {
 
 impl AgentHost for Agents {
     fn attach(&self, name: &str, context: AgentContext) -> Result<Arc<dyn AgentModel>, Error> {
-        let agent = LoadedAgent::open(name, &self.find(name)?)?;
+        let agent = LoadedAgent::open(name, &self.locate(name)?)?;
         Ok(LoadedAgentModel::begin(agent, context)?)
+    }
+
+    fn find(&self, name: &str) -> Result<(), Error> {
+        self.locate(name).map(|_| ())
     }
 
     fn list(&self) -> Vec<(String, String)> {

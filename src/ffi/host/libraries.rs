@@ -191,6 +191,10 @@ impl BackendHost for BackendLibraries {
         }))
     }
 
+    fn find(&self, spec: &BackendSpec) -> Result<(), Error> {
+        search::find_library(&self.options.backend_directory, spec).map(|_| ())
+    }
+
     fn list(&self) -> Vec<(String, String, String)> {
         let backends: Vec<_> = self
             .opened()

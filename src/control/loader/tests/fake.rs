@@ -80,13 +80,7 @@ impl Gate {
 
 impl BackendHost for Host {
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error> {
-        if spec.backend != "fake" {
-            return Err(Error::invalid(format!(
-                "unable to find backend library for backend '{}', try specifying runtime on the \
-                 model configuration.",
-                spec.backend
-            )));
-        }
+        self.find(spec)?;
         let backend = self.backend.get_or_init(|| {
             Arc::new(FakeBackend {
                 events: Arc::clone(&self.events),
@@ -95,6 +89,17 @@ impl BackendHost for Host {
             })
         });
         Ok(Arc::clone(backend) as Arc<dyn Backend>)
+    }
+
+    fn find(&self, spec: &BackendSpec) -> Result<(), Error> {
+        if spec.backend == "fake" {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "unable to find backend library for backend '{}', try specifying runtime on the model \
+             configuration.",
+            spec.backend
+        )))
     }
 
     fn list(&self) -> Vec<(String, String, String)> {

@@ -5,7 +5,7 @@ mod config;
 mod control;
 mod demand;
 mod ensemble;
-mod fake;
+pub(crate) mod fake;
 mod handover;
 mod refusal;
 mod reload;
@@ -31,7 +31,7 @@ use crate::Server;
 use crate::options::EngineOptions;
 use crate::server_metadata::IndexRow;
 
-pub(super) fn options(directory: &Directory, repositories: &[&str]) -> EngineOptions {
+pub(crate) fn options(directory: &Directory, repositories: &[&str]) -> EngineOptions {
     EngineOptions {
         model_repositories: repositories
             .iter()
