@@ -131,32 +131,24 @@ fn value_from(feed: &Feed<'_>) -> Result<ValueOrView<'static>, Error> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(|_| Error::invalid("an input with a negative dimension"))?;
     let name = feed.name.to_string_lossy();
+    let bytes = feed.host()?;
     let value = match feed.data_type {
-        DataType::Fp32 => value(shape, feed.bytes.to_elements::<f32>()),
-        DataType::Fp64 => value(shape, floats(feed.bytes, |b| f64::from_le_bytes(b) as f32)),
-        DataType::Fp16 => value(
-            shape,
-            floats(feed.bytes, |b| f16::from_le_bytes(b).to_f32()),
-        ),
-        DataType::Bf16 => value(
-            shape,
-            floats(feed.bytes, |b| bf16::from_le_bytes(b).to_f32()),
-        ),
-        DataType::Int32 => value(shape, feed.bytes.to_elements::<i32>()),
-        DataType::Int64 => value(shape, integers(&name, feed.bytes, i64::from_le_bytes)?),
-        DataType::Int16 => value(shape, integers(&name, feed.bytes, i16::from_le_bytes)?),
-        DataType::Uint16 => value(shape, integers(&name, feed.bytes, u16::from_le_bytes)?),
-        DataType::Uint32 => value(shape, integers(&name, feed.bytes, u32::from_le_bytes)?),
-        DataType::Uint64 => value(shape, integers(&name, feed.bytes, u64::from_le_bytes)?),
+        DataType::Fp32 => value(shape, bytes.to_elements::<f32>()),
+        DataType::Fp64 => value(shape, floats(bytes, |b| f64::from_le_bytes(b) as f32)),
+        DataType::Fp16 => value(shape, floats(bytes, |b| f16::from_le_bytes(b).to_f32())),
+        DataType::Bf16 => value(shape, floats(bytes, |b| bf16::from_le_bytes(b).to_f32())),
+        DataType::Int32 => value(shape, bytes.to_elements::<i32>()),
+        DataType::Int64 => value(shape, integers(&name, bytes, i64::from_le_bytes)?),
+        DataType::Int16 => value(shape, integers(&name, bytes, i16::from_le_bytes)?),
+        DataType::Uint16 => value(shape, integers(&name, bytes, u16::from_le_bytes)?),
+        DataType::Uint32 => value(shape, integers(&name, bytes, u32::from_le_bytes)?),
+        DataType::Uint64 => value(shape, integers(&name, bytes, u64::from_le_bytes)?),
         DataType::Bool => value(
             shape,
-            feed.bytes
-                .chunks()
-                .map(|[byte]| i32::from(byte != 0))
-                .collect(),
+            bytes.chunks().map(|[byte]| i32::from(byte != 0)).collect(),
         ),
-        DataType::Int8 => value(shape, feed.bytes.to_elements::<i8>()),
-        DataType::Uint8 => value(shape, feed.bytes.to_vec()),
+        DataType::Int8 => value(shape, bytes.to_elements::<i8>()),
+        DataType::Uint8 => value(shape, bytes.to_vec()),
         DataType::Bytes => return Err(Error::unsupported("the embedded engine has no strings")),
     };
     value.map(ValueOrView::from).ok_or_else(|| {
@@ -269,13 +261,14 @@ fn output<T: Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sdk::engine::FeedData;
 
     fn through(data_type: DataType, bytes: &[u8], shape: &[i64]) -> Result<Output, Error> {
         let feed = Feed {
             name: c"X",
             data_type,
             shape,
-            bytes: bytes.into(),
+            data: FeedData::Host(bytes.into()),
         };
         match value_from(&feed)? {
             ValueOrView::Value(value) => output_from(value, data_type),

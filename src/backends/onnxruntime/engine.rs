@@ -1,14 +1,13 @@
 //! The engine that runs models: ONNX Runtime where its library is found, else the embedded one.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Contents, Feed, Signature, Target};
-use sdk::{DataType, Error, Interrupt, engine};
+use sdk::{Error, Interrupt, engine};
 
-use crate::ort::{self, Runtime, SessionOptions};
+use crate::ort::{self, Gpu, Runtime, SessionOptions};
 
 #[cfg(feature = "embedded")]
 use crate::embedded;
@@ -79,14 +78,29 @@ pub enum Session {
 }
 
 impl Session {
+    /// Loads a model for CPUs, or for a GPU.
+    ///
     /// # Errors
-    /// What the engine says.
-    pub fn load(engine: &Engine, model: &Path, options: &SessionOptions) -> Result<Self, Error> {
+    /// What the engine says; `Unavailable` if it has no providers for the GPU.
+    pub fn load(
+        engine: &Engine,
+        model: &Path,
+        options: &SessionOptions,
+        gpu: Option<&Gpu>,
+    ) -> Result<Self, Error> {
         match engine {
             Engine::OnnxRuntime(runtime) => {
                 check_providers(options, |name| runtime.has_provider(name))?;
-                ort::Session::load(runtime, model, options).map(Session::OnnxRuntime)
+                if let Some(gpu) = gpu {
+                    check_gpu(gpu, runtime)?;
+                }
+                ort::Session::load(runtime, model, options, gpu).map(Session::OnnxRuntime)
             }
+            #[cfg(feature = "embedded")]
+            Engine::Embedded if gpu.is_some() => Err(Error::unavailable(format!(
+                "no ONNX Runtime library was found, and the engine embedded in this backend runs \
+                 on CPUs only; {GPU_ADVICE}"
+            ))),
             #[cfg(feature = "embedded")]
             Engine::Embedded => {
                 check_providers(options, |_| false)?;
@@ -110,7 +124,7 @@ impl engine::Session for Session {
 
     fn writes_in_place(&self) -> bool {
         match self {
-            Session::OnnxRuntime(_) => true,
+            Session::OnnxRuntime(session) => session.writes_in_place(),
             #[cfg(feature = "embedded")]
             Session::Embedded(_) => false,
         }
@@ -166,6 +180,37 @@ fn check_providers(options: &SessionOptions, has: impl Fn(&str) -> bool) -> Resu
     }
 }
 
+/// What to do where a GPU is asked for and the library has no provider for it.
+const GPU_ADVICE: &str = "run scripts/fetch-runtime onnxruntime_gpu, and name the library that it \
+                          prints in --backend-config=onnxruntime,onnxruntime-library=<path> or in \
+                          the model parameter library, or set kind: KIND_CPU in the model's \
+                          instance_group";
+
+/// The first minor version with a graph for each shape.
+const FIRST_WITH_GRAPHS: u32 = 18;
+
+/// That a library can run models on GPUs, and has the accelerator that is asked for.
+fn check_gpu(gpu: &Gpu, runtime: &Runtime) -> Result<(), Error> {
+    if !runtime.has_provider(ort::CUDA) {
+        return Err(Error::unavailable(format!(
+            "{runtime:?} is a build for CPUs, without the CUDA execution provider; {GPU_ADVICE}"
+        )));
+    }
+    if gpu.graphs.is_some() && runtime.minor_version() < FIRST_WITH_GRAPHS {
+        return Err(Error::unavailable(format!(
+            "enable_cuda_graph needs ONNX Runtime 1.{FIRST_WITH_GRAPHS} or later, and this is \
+             {runtime:?}"
+        )));
+    }
+    if gpu.tensorrt.is_some() && !runtime.has_provider(ort::TENSORRT) {
+        return Err(Error::invalid(format!(
+            "unknown Execution Accelerator 'tensorrt' is requested: {runtime:?} is without the \
+             TensorRT execution provider"
+        )));
+    }
+    Ok(())
+}
+
 /// An output in the engine's memory.
 pub enum Output {
     OnnxRuntime(ort::Value<'static>),
@@ -176,24 +221,12 @@ pub enum Output {
 impl engine::Output for Output {
     fn read(&self) -> Result<Contents<'_>, Error> {
         match self {
-            Output::OnnxRuntime(value) => {
-                let (data_type, shape) = value.shape()?;
-                let bytes = if data_type == DataType::Bytes {
-                    Cow::Owned(value.string_bytes()?)
-                } else {
-                    Cow::Borrowed(value.bytes()?)
-                };
-                Ok(Contents {
-                    data_type,
-                    shape,
-                    bytes,
-                })
-            }
+            Output::OnnxRuntime(value) => value.contents(),
             #[cfg(feature = "embedded")]
             Output::Embedded(output) => Ok(Contents {
                 data_type: output.data_type,
                 shape: output.shape.clone(),
-                bytes: Cow::Borrowed(&output.bytes),
+                bytes: output.bytes.as_slice().into(),
             }),
         }
     }

@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+mod accelerators;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod engine;

@@ -1,14 +1,15 @@
 //! The backend, and its models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use conch_backend_sdk as sdk;
 use sdk::engine::complete::autofill;
 use sdk::engine::model_file::model_file;
 use sdk::engine::validate::validate;
 use sdk::engine::{self, Engines, Runner, Session as _, threads};
-use sdk::{BackendContext, Batch, Error, InstanceContext, ModelConfig, ModelContext};
+use sdk::{BackendContext, Batch, DeviceStream, Error, InstanceContext, ModelConfig, ModelContext};
 
+use crate::accelerators::{self, Accelerators};
 use crate::engine::{Choice, Engine, Session};
 use crate::ort::{GlobalThreads, PLACE, SessionOptions};
 use crate::settings;
@@ -53,7 +54,11 @@ impl sdk::Backend for Backend {
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        engine::prefer_cpus(attributes)
+        match &self.default_choice {
+            // As upstream: a model without an instance group goes to the GPUs, if there are any.
+            Choice::Library(path) if has_cuda_beside(path) => Ok(()),
+            _ => engine::prefer_cpus(attributes),
+        }
     }
 }
 
@@ -68,6 +73,15 @@ impl Backend {
     }
 }
 
+/// Whether a library of ONNX Runtime is a build for GPUs: its provider lies beside it.
+fn has_cuda_beside(library: &Path) -> bool {
+    let beside = |path: &Path| {
+        path.with_file_name("libonnxruntime_providers_cuda.so")
+            .exists()
+    };
+    beside(library) || library.canonicalize().is_ok_and(|real| beside(&real))
+}
+
 /// A loaded model version: where its file is and how sessions of it are made.
 pub struct Model {
     name: String,
@@ -75,6 +89,8 @@ pub struct Model {
     engine: Engine,
     path: PathBuf,
     options: SessionOptions,
+    /// For instances on GPUs; an error ends only those.
+    accelerators: Result<Accelerators, Error>,
 }
 
 impl sdk::Model for Model {
@@ -89,9 +105,13 @@ impl sdk::Model for Model {
         };
         let engine = backend.engine(&choice)?;
         let path = model_file(context, "model.onnx")?;
-        for setting in settings::ineffective_settings(context.config()) {
-            sdk::warning!("'{setting}' of model '{name}' has no effect on CPU instances");
+        let on_gpus = engine::has_gpu_instances(context.config());
+        if !on_gpus {
+            for setting in accelerators::of_gpus_only(context.config()) {
+                sdk::warning!("'{setting}' of model '{name}' has no effect on CPU instances");
+            }
         }
+        let gpu = accelerators::accelerators(context.config());
         for line in settings::configured_lines(context.config()) {
             sdk::verbose!("{line}");
         }
@@ -103,7 +123,16 @@ impl sdk::Model for Model {
                 profile_prefix: None,
                 ..options.clone()
             };
-            Ok(Session::load(&engine, &path, &options)?.signature().clone())
+            let on_cpus = Session::load(&engine, &path, &options, None);
+            let session = match on_cpus {
+                // Some operators are for GPUs alone.
+                Err(_) if on_gpus => {
+                    let gpu = gpu.clone()?.bare_gpu(0);
+                    Session::load(&engine, &path, &options, Some(&gpu))?
+                }
+                session => session?,
+            };
+            Ok(session.signature().clone())
         })?;
         Ok(Model {
             name,
@@ -111,22 +140,42 @@ impl sdk::Model for Model {
             engine,
             path,
             options,
+            accelerators: gpu,
         })
     }
 }
 
 impl Model {
     /// Loads the session of an instance, on its thread, and checks the configuration against it.
+    /// On a GPU it enqueues on `stream`.
     ///
     /// # Errors
     /// What the engine says, or what disagrees.
-    fn load(&self, context: &InstanceContext) -> Result<Session, Error> {
+    fn load(
+        &self,
+        context: &InstanceContext,
+        stream: Option<&DeviceStream>,
+    ) -> Result<Session, Error> {
+        let gpu = stream
+            .map(|stream| {
+                let accelerators = self.accelerators.as_ref().map_err(Clone::clone)?;
+                let is_batching = self.config.max_batch_size() > 0;
+                Ok::<_, Error>(accelerators.gpu(stream, is_batching))
+            })
+            .transpose()?;
         let mut options = self.options.clone();
         let share = threads::share_of_cpus(&self.config, context);
         options
             .intra_op_threads
             .get_or_insert(i32::try_from(share).unwrap_or(i32::MAX));
-        let session = Session::load(&self.engine, &self.path, &options)?;
+        let session = Session::load(&self.engine, &self.path, &options, gpu.as_ref());
+        let session = session.map_err(|error| match gpu {
+            Some(_) => error.context(format_args!(
+                "unable to load model '{}': instance '{}' is of KIND_GPU",
+                self.name, context.name
+            )),
+            None => error,
+        })?;
         if !options.providers.is_empty() {
             sdk::verbose!(
                 "OpenVINO Execution Accelerator is set for '{}' on CPU",
@@ -145,8 +194,9 @@ impl sdk::Instance for Instance {
     type Model = Model;
 
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        engine::refuse_gpu("onnxruntime", &model.name, context)?;
-        Runner::new(&model.config, model.load(context)?).map(Instance)
+        let stream = DeviceStream::open(context, model.config.stream_priority())?;
+        let session = model.load(context, stream.as_ref())?;
+        Runner::on(&model.config, session, stream).map(Instance)
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {

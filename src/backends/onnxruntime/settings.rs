@@ -10,14 +10,6 @@ use sdk::{Error, ModelConfig};
 
 use crate::ort::{GraphOptimization, Provider, SessionOptions};
 
-/// Parameters that only concern a CUDA execution provider, which this backend does not drive.
-const CUDA_PARAMETERS: [&str; 4] = [
-    "cudnn_conv_algo_search",
-    "gpu_mem_limit",
-    "arena_extend_strategy",
-    "do_copy_in_default_stream",
-];
-
 /// Reads the options of a model's sessions.
 ///
 /// Threads within an operator: `intra_op_thread_count`; 0 leaves the choice to ONNX Runtime, which
@@ -96,19 +88,6 @@ pub fn configured_lines(config: &ModelConfig) -> impl Iterator<Item = String> {
             _ => None,
         }
     })
-}
-
-/// Parameters and fields of the configuration that have no effect on CPU instances.
-pub fn ineffective_settings(config: &ModelConfig) -> impl Iterator<Item = &'static str> {
-    let accelerators = config
-        .json()
-        .pointer("/optimization/execution_accelerators/gpu_execution_accelerator")
-        .and_then(Value::as_array);
-    let has_accelerators = accelerators.is_some_and(|list| !list.is_empty());
-    CUDA_PARAMETERS
-        .into_iter()
-        .filter(|name| config.parameter(name).is_some())
-        .chain(has_accelerators.then_some("gpu_execution_accelerator"))
 }
 
 /// Upstream's levels: -1 basic, 1 extended, 2 none, anything else all.
@@ -251,16 +230,6 @@ mod tests {
                 "Configuring memory.enable_memory_arena_shrinkage to cpu:0",
             ]
         );
-    }
-
-    #[test]
-    fn names_what_has_no_effect() {
-        let json = r#"{"parameters": {"gpu_mem_limit": {"string_value": "1"}},
-            "optimization": {"execution_accelerators": {
-                "gpu_execution_accelerator": [{"name": "tensorrt"}]}}}"#;
-        let config = ModelConfig::parse(json.as_bytes()).unwrap();
-        let names: Vec<_> = ineffective_settings(&config).collect();
-        assert_eq!(names, ["gpu_mem_limit", "gpu_execution_accelerator"]);
     }
 
     #[test]

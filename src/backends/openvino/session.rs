@@ -1,6 +1,5 @@
 //! What an instance runs: a request of a compiled model.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
@@ -159,7 +158,7 @@ impl engine::Output for Output {
         Ok(Contents {
             data_type,
             shape,
-            bytes: Cow::Borrowed(bytes),
+            bytes: bytes.into(),
         })
     }
 }
@@ -200,7 +199,8 @@ fn input<'f>(
 ) -> Result<Tensor<'f>, Error> {
     let element_bytes = feed.data_type.element_bytes().unwrap_or(1);
     let shape = run_dims(batching, feed);
-    let mut byte_count = feed.bytes.len();
+    let given_bytes = feed.host()?;
+    let mut byte_count = given_bytes.len();
     if let (Batching::Fixed { rows, .. }, Some(&first)) = (batching, feed.shape.first()) {
         let given = usize::try_from(first).unwrap_or(0);
         if given != rows {
@@ -209,11 +209,11 @@ fn input<'f>(
                 .ok_or_else(|| Error::invalid("a batch beyond any memory"))?;
         }
     }
-    let is_whole = byte_count == feed.bytes.len() && byte_count > 0;
-    if is_whole && feed.bytes.is_aligned_to(element_bytes) {
-        return Tensor::borrow(request.runtime(), feed.data_type, &shape, feed.bytes);
+    let is_whole = byte_count == given_bytes.len() && byte_count > 0;
+    if is_whole && given_bytes.is_aligned_to(element_bytes) {
+        return Tensor::borrow(request.runtime(), feed.data_type, &shape, given_bytes);
     }
-    let bytes = copy.fill(feed.bytes, byte_count)?;
+    let bytes = copy.fill(given_bytes, byte_count)?;
     Tensor::borrow(request.runtime(), feed.data_type, &shape, bytes)
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{self, Contents, Feed, Signature, Target};
+use sdk::engine::{self, Bytes, Contents, Feed, Signature, Target};
 use sdk::{DataType, Error, TensorBytes, element_count};
 
 use crate::libtorch::{
@@ -323,7 +323,7 @@ impl engine::Output for Output {
             Output::Strings { bytes, count } => Ok(Contents {
                 data_type: DataType::Bytes,
                 shape: vec![i64::try_from(*count).unwrap_or(i64::MAX)],
-                bytes: Cow::Borrowed(bytes),
+                bytes: bytes.as_slice().into(),
             }),
         }
     }
@@ -334,8 +334,8 @@ fn contents(tensor: &Tensor) -> Result<Contents<'_>, Error> {
         data_type: tensor.data_type()?,
         shape: tensor.shape()?,
         bytes: match tensor.contiguous_bytes()? {
-            Some(bytes) => Cow::Borrowed(bytes),
-            None => Cow::Owned(tensor.gathered_bytes()?),
+            Some(bytes) => bytes.into(),
+            None => tensor.gathered_bytes()?.into(),
         },
     })
 }
@@ -352,12 +352,15 @@ fn first_half(contents: Contents<'_>) -> Result<Contents<'_>, Error> {
             )));
         }
     }
-    let half = contents.bytes.len() / 2;
     let bytes = match contents.bytes {
-        Cow::Borrowed(bytes) => Cow::Borrowed(bytes.split_at(half).0),
-        Cow::Owned(mut bytes) => {
-            bytes.truncate(half);
-            Cow::Owned(bytes)
+        Bytes::Host(Cow::Borrowed(bytes)) => bytes.split_at(bytes.len() / 2).0.into(),
+        Bytes::Host(Cow::Owned(mut bytes)) => {
+            bytes.truncate(bytes.len() / 2);
+            bytes.into()
+        }
+        Bytes::Device(source) => {
+            let half = source.get(0..source.len() / 2);
+            Bytes::Device(half.ok_or_else(|| Error::internal("half of an output"))?)
         }
     };
     Ok(Contents {
@@ -372,13 +375,14 @@ fn strings(feed: &Feed<'_>) -> Result<Strings, Error> {
     let name = feed.name.to_string_lossy();
     let count = element_count(feed.shape)
         .ok_or_else(|| Error::invalid("a string tensor with an impossible shape"))?;
+    let bytes = feed.host()?;
     let mut strings = Strings::default();
     let reserved = strings
         .text
-        .try_reserve_exact(feed.bytes.len())
+        .try_reserve_exact(bytes.len())
         .and_then(|()| strings.lengths.try_reserve_exact(count));
-    reserved.map_err(|_| Error::out_of_memory(feed.bytes.len()))?;
-    let mut rest = feed.bytes;
+    reserved.map_err(|_| Error::out_of_memory(bytes.len()))?;
+    let mut rest = bytes;
     for index in 0..count {
         let element = split_string(&mut rest).ok_or_else(|| {
             Error::invalid(format!(
@@ -410,19 +414,20 @@ fn split_string<'b>(rest: &mut TensorBytes<'b>) -> Option<TensorBytes<'b>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sdk::engine::FeedData;
 
     #[test]
     fn a_row_that_was_given_twice_is_answered_once() {
         let contents = |shape: &[i64], bytes: &'static [u8]| Contents {
             data_type: DataType::Uint8,
             shape: shape.to_vec(),
-            bytes: Cow::Borrowed(bytes),
+            bytes: bytes.into(),
         };
         let half = first_half(contents(&[2, 3], b"abcabc")).unwrap();
-        assert_eq!(
-            (&half.shape[..], &half.bytes[..]),
-            (&[1, 3][..], &b"abc"[..])
-        );
+        let Bytes::Host(bytes) = half.bytes else {
+            panic!("on a device")
+        };
+        assert_eq!((&half.shape[..], &bytes[..]), (&[1, 3][..], &b"abc"[..]));
         for shape in [&[][..], &[3, 2]] {
             assert!(first_half(contents(shape, b"abcabc")).is_err());
         }
@@ -440,7 +445,7 @@ mod tests {
                 name: c"X",
                 data_type: DataType::Bytes,
                 shape,
-                bytes: TensorBytes::from(bytes),
+                data: FeedData::Host(TensorBytes::from(bytes)),
             };
             strings(&feed).map(|strings| (strings.text, strings.lengths))
         };

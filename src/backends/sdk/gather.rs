@@ -43,22 +43,8 @@ impl Gather {
         name: &CStr,
         join: Join,
     ) -> Result<Option<Gathered<'a>>, Error> {
-        // A request without the input is told from a failure by looking at its names, which is off
-        // the usual path.
-        let mut requests = batch.requests();
-        let Some(first_request) = requests.next() else {
+        let Some(first) = first_input(batch, name)? else {
             return Ok(None);
-        };
-        let first = match first_request.input(name) {
-            Ok(input) => input,
-            Err(error) => {
-                for request in batch.requests() {
-                    if has_input(request, name)? {
-                        return Err(error);
-                    }
-                }
-                return Ok(None);
-            }
         };
         let data_type = first.data_type();
         if batch.len() == 1 {
@@ -83,23 +69,12 @@ impl Gather {
         }
 
         let mut byte_count = 0usize;
-        let shape = join_shapes(
-            name,
-            join,
-            batch.requests().map(|request| {
-                let input = request.input(name)?;
-                if input.data_type() != data_type {
-                    return Err(Error::invalid(format!(
-                        "requests of a batch have different data types for input '{}'",
-                        name.to_string_lossy()
-                    )));
-                }
-                byte_count = byte_count
-                    .checked_add(input.byte_count())
-                    .ok_or_else(|| Error::internal("batch larger than memory"))?;
-                Ok(input.shape())
-            }),
-        )?;
+        let shape = shape_of_all(batch, name, join, data_type, |input| {
+            byte_count = byte_count
+                .checked_add(input.byte_count())
+                .ok_or_else(|| Error::internal("batch larger than memory"))?;
+            Ok(())
+        })?;
         let bytes = self.buffer.fill(byte_count, |target| {
             for request in batch.requests() {
                 append(&request.input(name)?, target)?;
@@ -139,6 +114,61 @@ impl Gather {
             bytes: bytes.into(),
         })
     }
+}
+
+/// The input `name` of the first request; `None` if no request has it.
+///
+/// # Errors
+/// As [`Gather::collect`].
+pub(crate) fn first_input<'a>(
+    batch: &'a Batch<'_>,
+    name: &CStr,
+) -> Result<Option<Input<'a>>, Error> {
+    let mut requests = batch.requests();
+    let Some(first_request) = requests.next() else {
+        return Ok(None);
+    };
+    // A request without the input is told from a failure by looking at its names, which is off the
+    // usual path.
+    match first_request.input(name) {
+        Ok(input) => Ok(Some(input)),
+        Err(error) => {
+            for request in batch.requests() {
+                if has_input(request, name)? {
+                    return Err(error);
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// The shape of the joined inputs `name` of all requests, each of which `visit` is shown.
+///
+/// # Errors
+/// As [`Gather::collect`], and those of `visit`.
+pub(crate) fn shape_of_all<'a>(
+    batch: &'a Batch<'_>,
+    name: &CStr,
+    join: Join,
+    data_type: DataType,
+    mut visit: impl FnMut(&Input<'a>) -> Result<(), Error>,
+) -> Result<Vec<i64>, Error> {
+    join_shapes(
+        name,
+        join,
+        batch.requests().map(|request| {
+            let input = request.input(name)?;
+            if input.data_type() != data_type {
+                return Err(Error::invalid(format!(
+                    "requests of a batch have different data types for input '{}'",
+                    name.to_string_lossy()
+                )));
+            }
+            visit(&input)?;
+            Ok(input.shape())
+        }),
+    )
 }
 
 /// The shape of joined tensors.

@@ -55,8 +55,8 @@ pub use correlation::CorrelationId;
 pub use data_type::{DataType, element_count, shape_text};
 pub use detached::{DetachedBatch, DetachingInstance};
 pub use device::{
-    Copies, DeviceAccess, DeviceGather, DeviceStream, ExportedMemory, ImportedMemory, MemorySource,
-    MemoryTarget,
+    Copies, DEVICE_ALIGNMENT, DeviceAccess, DeviceBlock, DeviceBlocks, DeviceGather, DeviceStream,
+    ExportedMemory, ImportedMemory, MemorySource, MemoryTarget, StreamHandle,
 };
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};

@@ -428,6 +428,22 @@ impl Buffer<'_> {
         })
     }
 
+    /// Memory of an output that the server was asked to put on a device; the target itself if it
+    /// did.
+    ///
+    /// # Errors
+    /// The target, on a device.
+    pub fn on_host(target: MemoryTarget<'_>) -> Result<Buffer<'_>, MemoryTarget<'_>> {
+        let len = target.len();
+        let base = target.into_host()?;
+        Ok(Buffer {
+            base: NonNull::new(base.cast()).unwrap_or(NonNull::dangling()),
+            len,
+            filled: 0,
+            response: PhantomData,
+        })
+    }
+
     /// Copies `source` behind what was written before.
     ///
     /// # Errors
@@ -531,6 +547,32 @@ impl State<'_> {
                 &raw mut memory_type_id,
             ))?;
             Buffer::new(buffer, byte_count, memory_type, c"a sequence state")
+        }
+    }
+
+    /// As [`buffer`](Self::buffer), in `preferred` or wherever the server puts it.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn buffer_in(
+        &mut self,
+        byte_count: usize,
+        preferred: MemoryPlace,
+    ) -> Result<MemoryTarget<'_>, Error> {
+        let mut buffer: *mut c_void = ptr::null_mut();
+        let mut memory_type = raw_kind(preferred.kind);
+        let mut memory_type_id = preferred.id;
+        // SAFETY: as for `buffer`.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_StateBuffer(
+                self.raw.as_ptr(),
+                &raw mut buffer,
+                byte_count as u64,
+                &raw mut memory_type,
+                &raw mut memory_type_id,
+            ))?;
+            let place = place_of(memory_type, memory_type_id)?;
+            MemoryTarget::new(buffer, byte_count, place, c"a sequence state")
         }
     }
 

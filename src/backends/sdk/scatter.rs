@@ -75,22 +75,39 @@ impl Scatter<'_> {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn shares(&self, is_batching: bool, rows: &[usize]) -> Result<Vec<Share>, Error> {
-        shares(
-            self.name,
-            self.data_type,
-            self.shape,
-            self.bytes,
-            is_batching,
-            rows,
-        )
+        let ends = |elements| RowEnds::new(self.data_type, elements, self.bytes);
+        shares(self.name, self.shape, ends, is_batching, rows)
     }
 }
 
-fn shares(
+/// Byte range and shape of each request's rows in an output of elements of one size, wherever it
+/// lies.
+///
+/// # Errors
+/// As [`Scatter::write`]; `Internal` for BYTES.
+pub(crate) fn shares_of_size(
     name: &CStr,
     data_type: DataType,
     shape: &[i64],
-    bytes: &[u8],
+    byte_count: usize,
+    is_batching: bool,
+    rows: &[usize],
+) -> Result<Vec<Share>, Error> {
+    if data_type.element_bytes().is_none() {
+        return Err(Error::internal("strings on a device"));
+    }
+    let ends = |elements| RowEnds {
+        len: byte_count,
+        ..RowEnds::new(data_type, elements, &[])
+    };
+    shares(name, shape, ends, is_batching, rows)
+}
+
+/// `ends` walks over rows of so many elements.
+fn shares<'a>(
+    name: &CStr,
+    shape: &[i64],
+    ends: impl Fn(usize) -> RowEnds<'a>,
     is_batching: bool,
     rows: &[usize],
 ) -> Result<Vec<Share>, Error> {
@@ -99,7 +116,7 @@ fn shares(
     if !is_batching {
         return match rows.len() {
             1 => Ok(vec![Share {
-                range: 0..bytes.len(),
+                range: 0..ends(0).len,
                 shape: shape.to_vec(),
             }]),
             count => Err(wrong(format!(
@@ -119,7 +136,7 @@ fn shares(
     }
     let row_elements =
         element_count(rest).ok_or_else(|| wrong(format!("bad shape {}", shape_text(shape))))?;
-    let mut ends = RowEnds::new(data_type, row_elements, bytes);
+    let mut ends = ends(row_elements);
     let mut start = 0;
     let mut shares = Vec::with_capacity(rows.len());
     for &count in rows {
@@ -136,7 +153,7 @@ fn shares(
         shares.push(share);
         start = end;
     }
-    if start != bytes.len() {
+    if start != ends.len {
         return Err(wrong("more bytes than its shape says".to_owned()));
     }
     Ok(shares)
@@ -144,7 +161,9 @@ fn shares(
 
 /// Walks over the rows of a tensor's bytes.
 struct RowEnds<'a> {
+    /// Read for the lengths of BYTES elements alone.
     bytes: &'a [u8],
+    len: usize,
     /// `None`: BYTES, whose elements carry their length in front.
     row_bytes: Option<usize>,
     row_elements: usize,
@@ -158,6 +177,7 @@ impl<'a> RowEnds<'a> {
             .map(|element_bytes| element_bytes.saturating_mul(row_elements));
         RowEnds {
             bytes,
+            len: bytes.len(),
             row_bytes,
             row_elements,
             position: 0,
@@ -179,7 +199,7 @@ impl<'a> RowEnds<'a> {
                 }
             }
         }
-        (self.position <= self.bytes.len()).then_some(self.position)
+        (self.position <= self.len).then_some(self.position)
     }
 }
 
@@ -197,7 +217,19 @@ mod tests {
     #[test]
     fn cuts_outputs_into_the_requests_rows() {
         let check = |data_type, shape: &[i64], bytes: &[u8], rows: &[usize]| {
-            shares(c"Y", data_type, shape, bytes, true, rows).ok()
+            let scatter = Scatter {
+                name: c"Y",
+                data_type,
+                shape,
+                bytes,
+            };
+            let found = scatter.shares(true, rows).ok();
+            if data_type != DataType::Bytes {
+                let size = bytes.len();
+                let by_size = shares_of_size(c"Y", data_type, shape, size, true, rows);
+                assert_eq!(by_size.ok(), found);
+            }
+            found
         };
         let bytes: Vec<u8> = (0..24).collect();
         assert_eq!(
@@ -224,8 +256,9 @@ mod tests {
 
     #[test]
     fn passes_whole_outputs_of_models_that_do_not_batch() {
-        let whole = shares(c"Y", DataType::Uint8, &[2], &[1, 2], false, &[1]);
-        assert_eq!(whole, Ok(vec![share(0..2, &[2])]));
-        assert!(shares(c"Y", DataType::Uint8, &[2], &[1, 2], false, &[1, 1]).is_err());
+        let check = |rows: &[usize]| shares_of_size(c"Y", DataType::Uint8, &[2], 2, false, rows);
+        assert_eq!(check(&[1]), Ok(vec![share(0..2, &[2])]));
+        assert!(check(&[1, 1]).is_err());
+        assert!(shares_of_size(c"Y", DataType::Bytes, &[2], 2, true, &[2]).is_err());
     }
 }

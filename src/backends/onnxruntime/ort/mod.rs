@@ -5,14 +5,22 @@
 //! ([`API_VERSION`]), the oldest table that has every function used; newer libraries keep old
 //! tables.
 
+mod binding;
+mod device_run;
+mod graphs;
+mod loaded;
 mod options;
+mod providers;
 mod run_options;
 mod runtime;
 mod session;
+mod signature;
 mod table;
 mod value;
 
+pub use graphs::GraphOptions;
 pub use options::{GraphOptimization, Provider, SessionOptions};
+pub use providers::{CUDA, Entries, Gpu, TENSORRT};
 pub use runtime::{GlobalThreads, PLACE, Runtime};
 pub use session::Session;
 pub use value::Value;

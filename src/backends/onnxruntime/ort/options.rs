@@ -7,6 +7,7 @@ use std::ptr;
 use conch_backend_sdk::Error;
 use conch_backend_sdk::engine::c_path;
 
+use super::providers::{self, Gpu};
 use super::runtime::Runtime;
 use super::table::OrtSessionOptions;
 
@@ -46,7 +47,7 @@ pub struct SessionOptions {
     /// Entries of each run's configuration, such as `memory.enable_memory_arena_shrinkage`.
     pub run_entries: Vec<(CString, CString)>,
     pub custom_op_libraries: Vec<PathBuf>,
-    /// Tried in this order before the CPU's own.
+    /// Tried in this order before the CPU's own, and after those of a GPU.
     pub providers: Vec<Provider>,
     /// Where profiles are written: ONNX Runtime adds the time and `.json`.
     pub profile_prefix: Option<CString>,
@@ -66,7 +67,11 @@ pub(super) struct RawOptions<'r> {
 }
 
 impl<'r> RawOptions<'r> {
-    pub(super) fn new(runtime: &'r Runtime, options: &SessionOptions) -> Result<Self, Error> {
+    pub(super) fn new(
+        runtime: &'r Runtime,
+        options: &SessionOptions,
+        gpu: Option<&Gpu>,
+    ) -> Result<Self, Error> {
         let table = &runtime.table;
         let mut raw = ptr::null_mut();
         // SAFETY: the result is writable; the wrapper releases it.
@@ -113,6 +118,10 @@ impl<'r> RawOptions<'r> {
             if let Some(prefix) = &options.profile_prefix {
                 table.check((table.enable_profiling)(raw, prefix.as_ptr()))?;
             }
+        }
+        if let Some(gpu) = gpu {
+            // SAFETY: the options are live.
+            unsafe { providers::append(runtime, gpu, raw, &options.log_id)? };
         }
         for provider in &options.providers {
             wrapper.append_provider(provider)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use conch_backend_sdk as sdk;
+use sdk::engine::c_string;
 use sdk::{Error, Interrupt};
 
 use super::runtime::Runtime;
@@ -57,6 +58,21 @@ impl RunOptions {
 
     pub(super) fn as_ptr(&self) -> *const OrtRunOptions {
         self.raw.as_ptr()
+    }
+
+    /// Has the next run replay the graph of this number, or capture it; -1: neither.
+    ///
+    /// # Errors
+    /// `Internal` with ONNX Runtime's own words.
+    pub(super) fn set_graph(&self, id: i32) -> Result<(), Error> {
+        let value = c_string(&id.to_string())?;
+        let table = &self.runtime.table;
+        // SAFETY: the options are ours, and no run reads them; both strings are NUL-terminated and
+        // copied.
+        unsafe {
+            let (raw, key) = (self.raw.as_ptr(), c"gpu_graph_id".as_ptr());
+            table.check((table.add_run_config)(raw, key, value.as_ptr()))
+        }
     }
 
     /// Whether the run was told to end.

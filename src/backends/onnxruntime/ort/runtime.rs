@@ -145,6 +145,12 @@ impl Runtime {
 }
 
 impl Runtime {
+    /// Its minor version: 31 of 1.31.1.
+    pub fn minor_version(&self) -> u32 {
+        let minor = self.version.split('.').nth(1);
+        minor.and_then(|minor| minor.parse().ok()).unwrap_or(0)
+    }
+
     /// Whether this build has an execution provider, such as `OpenVINO`.
     pub fn has_provider(&self, name: &str) -> bool {
         let names = self.providers.iter();

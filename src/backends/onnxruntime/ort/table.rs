@@ -11,7 +11,8 @@ use sdk::engine::text_at;
 
 sdk::opaque_types! {
     OrtStatus OrtEnv OrtSession OrtSessionOptions OrtRunOptions OrtValue OrtTypeInfo
-    OrtTensorTypeAndShapeInfo OrtMemoryInfo OrtAllocator OrtThreadingOptions
+    OrtTensorTypeAndShapeInfo OrtMemoryInfo OrtAllocator OrtThreadingOptions OrtIoBinding
+    OrtCudaOptions OrtTensorRtOptions
 }
 
 /// Entry point of the library: `OrtGetApiBase`.
@@ -127,6 +128,7 @@ table! {
     61 dimension_count(*const OrtTensorTypeAndShapeInfo, *mut usize) -> Status;
     62 dimensions(*const OrtTensorTypeAndShapeInfo, *mut i64, usize) -> Status;
     65 tensor_info(*const OrtValue, *mut *mut OrtTensorTypeAndShapeInfo) -> Status;
+    68 create_memory_info(*const c_char, c_int, c_int, c_int, *mut *mut OrtMemoryInfo) -> Status;
     69 create_cpu_memory_info(c_int, c_int, *mut *mut OrtMemoryInfo) -> Status;
     76 allocator_free(*mut OrtAllocator, *mut c_void) -> Status;
     78 default_allocator(*mut *mut OrtAllocator) -> Status;
@@ -146,17 +148,43 @@ table! {
     125 available_providers(*mut *mut *mut c_char, *mut c_int) -> Status;
     126 release_available_providers(*mut *mut c_char, c_int) -> Status;
     130 add_session_config(*mut OrtSessionOptions, *const c_char, *const c_char) -> Status;
+    133 run_with_binding(*mut OrtSession, *const OrtRunOptions, *const OrtIoBinding) -> Status;
+    134 create_binding(*mut OrtSession, *mut *mut OrtIoBinding) -> Status;
+    135 release_binding(*mut OrtIoBinding);
+    136 bind_input(*mut OrtIoBinding, *const c_char, *const OrtValue) -> Status;
+    137 bind_output(*mut OrtIoBinding, *const c_char, *const OrtValue) -> Status;
+    138 bind_output_to_device(*mut OrtIoBinding, *const c_char, *const OrtMemoryInfo) -> Status;
+    140 bound_output_values(
+        *const OrtIoBinding, *mut OrtAllocator, *mut *mut *mut OrtValue, *mut usize
+    ) -> Status;
+    141 clear_bound_inputs(*mut OrtIoBinding);
+    142 clear_bound_outputs(*mut OrtIoBinding);
     147 set_global_intra_op_threads(*mut OrtThreadingOptions, c_int) -> Status;
     148 set_global_inter_op_threads(*mut OrtThreadingOptions, c_int) -> Status;
     151 create_env_with_logger_and_threads(
         LogFunction, *mut c_void, c_int, *const c_char, *const OrtThreadingOptions, *mut *mut OrtEnv
     ) -> Status;
     165 add_run_config(*mut OrtRunOptions, *const c_char, *const c_char) -> Status;
+    170 append_tensorrt(*mut OrtSessionOptions, *const OrtTensorRtOptions) -> Status;
+    171 create_tensorrt_options(*mut *mut OrtTensorRtOptions) -> Status;
+    172 update_tensorrt_options(
+        *mut OrtTensorRtOptions, *const *const c_char, *const *const c_char, usize
+    ) -> Status;
+    174 release_tensorrt_options(*mut OrtTensorRtOptions);
+    204 append_cuda(*mut OrtSessionOptions, *const OrtCudaOptions) -> Status;
+    205 create_cuda_options(*mut *mut OrtCudaOptions) -> Status;
+    206 update_cuda_options(
+        *mut OrtCudaOptions, *const *const c_char, *const *const c_char, usize
+    ) -> Status;
+    207 cuda_options_text(*const OrtCudaOptions, *mut OrtAllocator, *mut *mut c_char) -> Status;
+    208 release_cuda_options(*mut OrtCudaOptions);
     216 append_provider(
         *mut OrtSessionOptions, *const c_char, *const *const c_char, *const *const c_char, usize
     ) -> Status;
     228 register_custom_ops(*mut OrtSessionOptions, *const c_char) -> Status;
     252 resized_string_element(*mut OrtValue, usize, usize, *mut *mut c_char) -> Status;
+    261 set_tensorrt_pointer(*mut OrtTensorRtOptions, *const c_char, *mut c_void) -> Status;
+    263 set_cuda_pointer(*mut OrtCudaOptions, *const c_char, *mut c_void) -> Status;
 }
 
 impl Table {

@@ -5,16 +5,20 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use conch_backend_sdk::{Buffer, DataType, Error, TensorBytes, element_count, shape_text};
+use conch_backend_sdk::{
+    Buffer, DataType, Error, MemorySource, MemoryTarget, TensorBytes, element_count, shape_text,
+};
 
 use super::runtime::Runtime;
-use super::table::OrtValue;
-use conch_backend_sdk::engine::Feed;
+use super::table::{OrtMemoryInfo, OrtValue};
+use conch_backend_sdk::engine::{Bytes, Contents, Feed};
 
 /// A tensor owned by this wrapper. Its data is ONNX Runtime's, or borrowed memory during `'m`.
 pub struct Value<'m> {
     runtime: Arc<Runtime>,
     raw: NonNull<OrtValue>,
+    /// The GPU that its data lies on; none: main memory.
+    device: Option<i32>,
     memory: PhantomData<&'m [u8]>,
 }
 
@@ -29,10 +33,61 @@ impl<'m> Value<'m> {
         if feed.data_type == DataType::Bytes {
             return Self::strings(runtime, feed);
         }
+        let bytes = feed.host()?;
         // ONNX Runtime only reads the memory of inputs, though its type says otherwise.
-        let data = feed.bytes.as_ptr().cast_mut().cast::<c_void>();
+        let data = bytes.as_ptr().cast_mut().cast::<c_void>();
+        let place = runtime.memory_info;
         // SAFETY: the memory lives during `'m`.
-        unsafe { Self::with_data(runtime, feed.data_type, feed.shape, data, feed.bytes.len()) }
+        unsafe {
+            Self::with_data(
+                runtime,
+                place,
+                feed.data_type,
+                feed.shape,
+                data,
+                bytes.len(),
+            )
+        }
+    }
+
+    /// A tensor over a feed's bytes on the GPU that `place` describes.
+    ///
+    /// # Errors
+    /// As [`borrow`](Self::borrow).
+    pub(super) fn borrow_on_device(
+        runtime: &Arc<Runtime>,
+        place: NonNull<OrtMemoryInfo>,
+        feed: &Feed<'m>,
+        bytes: MemorySource<'m>,
+    ) -> Result<Self, Error> {
+        let data = device_pointer(bytes.address());
+        // SAFETY: the memory lives during `'m`.
+        unsafe {
+            Self::with_data(
+                runtime,
+                place,
+                feed.data_type,
+                feed.shape,
+                data,
+                bytes.len(),
+            )
+        }
+    }
+
+    /// A tensor over memory for an output, on the GPU that `place` describes.
+    ///
+    /// # Errors
+    /// As [`borrow`](Self::borrow).
+    pub(super) fn over_on_device(
+        runtime: &Arc<Runtime>,
+        place: NonNull<OrtMemoryInfo>,
+        data_type: DataType,
+        shape: &[i64],
+        memory: &'m mut MemoryTarget<'_>,
+    ) -> Result<Self, Error> {
+        let data = device_pointer(memory.address());
+        // SAFETY: the memory lives and is the session's to write during `'m`.
+        unsafe { Self::with_data(runtime, place, data_type, shape, data, memory.len()) }
     }
 
     /// A tensor over memory for an output.
@@ -49,6 +104,7 @@ impl<'m> Value<'m> {
         unsafe {
             Self::with_data(
                 runtime,
+                runtime.memory_info,
                 data_type,
                 shape,
                 memory.as_mut_ptr().cast(),
@@ -63,8 +119,15 @@ impl<'m> Value<'m> {
         Value {
             runtime: Arc::clone(runtime),
             raw,
+            device: None,
             memory: PhantomData,
         }
+    }
+
+    /// The same, whose data lies on a GPU.
+    pub(super) fn on_device(mut self, device: i32) -> Self {
+        self.device = Some(device);
+        self
     }
 
     pub(super) fn as_ptr(&self) -> *mut OrtValue {
@@ -98,11 +161,7 @@ impl<'m> Value<'m> {
     /// `Internal` if it holds strings, or with ONNX Runtime's own words.
     pub fn bytes(&self) -> Result<&[u8], Error> {
         let (data_type, shape) = self.shape()?;
-        let byte_count = data_type
-            .element_bytes()
-            .zip(element_count(&shape))
-            .and_then(|(element_bytes, count)| element_bytes.checked_mul(count))
-            .ok_or_else(|| Error::internal("an output without a size in bytes"))?;
+        let byte_count = size_of_tensor(data_type, &shape)?;
         if byte_count == 0 {
             return Ok(&[]);
         }
@@ -117,6 +176,43 @@ impl<'m> Value<'m> {
             }
             Ok(std::slice::from_raw_parts(data.cast::<u8>(), byte_count))
         }
+    }
+
+    /// What an output holds, where it lies.
+    ///
+    /// # Errors
+    /// As [`shape`](Self::shape).
+    pub fn contents(&self) -> Result<Contents<'_>, Error> {
+        let (data_type, shape) = self.shape()?;
+        let bytes = match self.device {
+            _ if data_type == DataType::Bytes => self.string_bytes()?.into(),
+            None => self.bytes()?.into(),
+            Some(device) => Bytes::Device(self.device_bytes(device, data_type, &shape)?),
+        };
+        Ok(Contents {
+            data_type,
+            shape,
+            bytes,
+        })
+    }
+
+    fn device_bytes(
+        &self,
+        device: i32,
+        data_type: DataType,
+        shape: &[i64],
+    ) -> Result<MemorySource<'_>, Error> {
+        let byte_count = size_of_tensor(data_type, shape)?;
+        let table = &self.runtime.table;
+        let mut data: *mut c_void = ptr::null_mut();
+        // SAFETY: the value is live and holds no strings; the result is writable.
+        unsafe { table.check((table.tensor_data)(self.as_ptr(), &raw mut data))? };
+        if data.is_null() && byte_count > 0 {
+            return Err(Error::internal("ONNX Runtime gave an output without data"));
+        }
+        // SAFETY: memory of that GPU with as many bytes as type and shape say, which lives as long
+        // as the value.
+        Ok(unsafe { MemorySource::on_device(data.addr() as u64, byte_count, device) })
     }
 
     /// The elements of a string tensor, each behind its length, as on Triton's wire.
@@ -166,9 +262,11 @@ impl<'m> Value<'m> {
     }
 
     /// # Safety
-    /// `data` has `byte_count` bytes that live during `'m`, writable if the tensor is an output.
+    /// `data` has `byte_count` bytes in the memory that `place` describes, which live during `'m`,
+    /// writable if the tensor is an output.
     unsafe fn with_data(
         runtime: &Arc<Runtime>,
+        place: NonNull<OrtMemoryInfo>,
         data_type: DataType,
         shape: &[i64],
         data: *mut c_void,
@@ -191,7 +289,7 @@ impl<'m> Value<'m> {
         // writable.
         unsafe {
             table.check((table.create_tensor_with_data)(
-                runtime.memory_info.as_ptr(),
+                place.as_ptr(),
                 data,
                 byte_count,
                 shape.as_ptr(),
@@ -219,7 +317,7 @@ impl<'m> Value<'m> {
             ))?;
         }
         let value = Self::wrap(runtime, raw)?;
-        let mut rest = feed.bytes;
+        let mut rest = feed.host()?;
         for index in 0..count {
             let element = split_string(&mut rest).ok_or_else(|| {
                 Error::invalid(format!(
@@ -257,6 +355,7 @@ impl<'m> Value<'m> {
         Ok(Value {
             runtime: Arc::clone(runtime),
             raw: NonNull::new(raw).ok_or_else(|| Error::internal("ONNX Runtime gave no tensor"))?,
+            device: None,
             memory: PhantomData,
         })
     }
@@ -267,6 +366,19 @@ impl Drop for Value<'_> {
         // SAFETY: ours; borrowed memory is not freed by this.
         unsafe { (self.runtime.table.release_value)(self.raw.as_ptr()) };
     }
+}
+
+/// An address on a GPU as the C API takes it. It is never dereferenced here.
+fn device_pointer(address: u64) -> *mut c_void {
+    ptr::without_provenance_mut(usize::try_from(address).unwrap_or(0))
+}
+
+fn size_of_tensor(data_type: DataType, shape: &[i64]) -> Result<usize, Error> {
+    data_type
+        .element_bytes()
+        .zip(element_count(shape))
+        .and_then(|(element_bytes, count)| element_bytes.checked_mul(count))
+        .ok_or_else(|| Error::internal("an output without a size in bytes"))
 }
 
 /// Takes one element off the front of a BYTES tensor.

@@ -42,10 +42,11 @@ impl Tensor {
             ))
         })?;
         let byte_count = byte_count(feed.data_type, feed.shape);
-        if byte_count != Some(feed.bytes.len()) {
+        let bytes = feed.host()?;
+        if byte_count != Some(bytes.len()) {
             return Err(Error::invalid(format!(
                 "{} bytes do not make a {} tensor of shape {} for input '{name}'",
-                feed.bytes.len(),
+                bytes.len(),
                 feed.data_type.name(),
                 shape_text(feed.shape)
             )));
@@ -61,15 +62,15 @@ impl Tensor {
                 .ok_or_else(|| Error::invalid("a tensor of too many rows"))?;
         }
         let tensor = Self::empty(torch, scalar_type, &shape)?;
-        if feed.bytes.is_empty() {
+        if bytes.is_empty() {
             return Ok(tensor);
         }
-        let length = feed.bytes.len();
+        let length = bytes.len();
         let target = tensor.data()?.cast::<u8>();
         for copy in 0..copies {
             // SAFETY: the new tensor is contiguous and has `copies` times as many bytes, by the
             // check above.
-            unsafe { feed.bytes.copy_to_address(target.add(copy * length)) };
+            unsafe { bytes.copy_to_address(target.add(copy * length)) };
         }
         if feed.data_type == DataType::Bool {
             // SAFETY: as above, and nobody else has the new tensor.

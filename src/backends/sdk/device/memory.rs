@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr;
 
 use conch_abi as abi;
 use conch_memory::{MemoryKind, MemoryPlace};
@@ -42,8 +44,37 @@ impl MemorySource<'_> {
         self.place
     }
 
-    pub(super) fn address(&self) -> u64 {
+    /// Where the bytes begin, for an engine that reads them in that place.
+    pub fn address(&self) -> u64 {
         self.address
+    }
+}
+
+impl<'m> MemorySource<'m> {
+    /// Memory of a GPU that an engine has filled.
+    ///
+    /// # Safety
+    /// `address` has `len` bytes on the GPU `device`, which copies may read during `'m`.
+    pub unsafe fn on_device(address: u64, len: usize, device: i32) -> Self {
+        MemorySource {
+            address,
+            len,
+            place: MemoryPlace {
+                kind: MemoryKind::Gpu,
+                id: i64::from(device),
+            },
+            memory: PhantomData,
+        }
+    }
+
+    /// Some of the bytes; none unless they lie inside.
+    pub fn get(&self, range: Range<usize>) -> Option<MemorySource<'m>> {
+        let len = range.end.checked_sub(range.start)?;
+        (range.end <= self.len).then_some(MemorySource {
+            address: self.address + range.start as u64,
+            len,
+            ..*self
+        })
     }
 }
 
@@ -96,6 +127,24 @@ impl MemoryTarget<'_> {
     /// Where it is, which need not be where it was wanted.
     pub fn place(&self) -> MemoryPlace {
         self.place
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The same memory as the CPU writes it; given back if it lies on a device.
+    ///
+    /// # Errors
+    /// The target itself, on a device.
+    pub(crate) fn into_host(self) -> Result<*mut c_void, Self> {
+        match self.place.is_host() {
+            true => Ok(ptr::with_exposed_provenance_mut(
+                usize::try_from(self.address).unwrap_or(0),
+            )),
+            false => Err(self),
+        }
     }
 
     /// The address of the next `byte_count` bytes, which count as filled from now on.

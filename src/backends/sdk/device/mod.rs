@@ -7,6 +7,7 @@
 //! stream is opened.
 
 mod allocator;
+mod block;
 mod copies;
 mod gather;
 mod memory;
@@ -18,9 +19,10 @@ mod stream;
 mod tests;
 
 pub(crate) use allocator::MemoryManager;
+pub use block::{DeviceBlock, DeviceBlocks};
 pub use copies::Copies;
-pub use gather::DeviceGather;
+pub use gather::{DEVICE_ALIGNMENT, DeviceGather};
 pub use memory::{MemorySource, MemoryTarget};
 pub(crate) use memory::{place_of, raw_kind};
 pub use shared::{DeviceAccess, ExportedMemory, ImportedMemory};
-pub use stream::DeviceStream;
+pub use stream::{DeviceStream, StreamHandle};

@@ -1,8 +1,9 @@
 //! The stream of an instance.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use conch_cuda::{Device, Driver, Event, Stream};
+use conch_cuda::{Device, DeviceAddress, Driver, Event, Stream};
 use conch_memory::{MemoryKind, MemoryPlace};
 
 use super::allocator::DeviceAllocator;
@@ -14,7 +15,7 @@ use crate::{Error, InstanceContext, Kind};
 /// instance's copies need: an event, and pinned memory that it keeps between batches (at most
 /// 16 MiB).
 pub struct DeviceStream {
-    pub(super) stream: Stream,
+    pub(super) stream: Arc<Stream>,
     pub(super) event: Event,
     pub(super) staging: Staging,
     pub(super) allocator: DeviceAllocator,
@@ -64,12 +65,17 @@ impl DeviceStream {
         allocator: DeviceAllocator,
     ) -> Result<DeviceStream, conch_cuda::CudaError> {
         Ok(DeviceStream {
-            stream: Stream::new(device, priority)?,
+            stream: Arc::new(Stream::new(device, priority)?),
             event: Event::new(device)?,
             staging: Staging::new(Arc::clone(&allocator)),
             allocator,
             planned: Vec::new(),
         })
+    }
+
+    /// The stream itself, for an engine that enqueues work of its own.
+    pub fn handle(&self) -> StreamHandle {
+        StreamHandle(Arc::clone(&self.stream))
     }
 
     /// The memory that the instance computes in.
@@ -78,5 +84,40 @@ impl DeviceStream {
             kind: MemoryKind::Gpu,
             id: i64::from(self.stream.device().ordinal()),
         }
+    }
+}
+
+/// A stream that an engine shares with the instance. It lives as long as the last handle.
+#[derive(Clone, Debug)]
+pub struct StreamHandle(Arc<Stream>);
+
+impl StreamHandle {
+    /// The driver's handle, which the runtime API takes as well.
+    pub fn raw(&self) -> *mut c_void {
+        self.0.raw_handle()
+    }
+
+    /// The number of its GPU, as the driver counts.
+    pub fn device(&self) -> i32 {
+        self.0.device().ordinal()
+    }
+
+    /// Enqueues a copy between two addresses of the device.
+    ///
+    /// # Safety
+    /// Both have `len` bytes, and stay as they are until the stream has got there.
+    pub(super) unsafe fn copy(&self, to: u64, from: u64, len: usize) -> Result<(), Error> {
+        // SAFETY: by this function's contract.
+        let copied = unsafe { self.0.copy(DeviceAddress(to), DeviceAddress(from), len) };
+        copied.map_err(|error| Error::internal(format!("GPU {}: {error}", self.device())))
+    }
+
+    /// Blocks until all that was enqueued is done.
+    ///
+    /// # Errors
+    /// `Internal` with what failed in the stream.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        let waited = self.0.synchronize();
+        waited.map_err(|error| Error::internal(format!("GPU {}: {error}", self.device())))
     }
 }

@@ -3,7 +3,7 @@
 use super::plan::OutputPlan;
 use super::session::Output;
 use super::states::update_states;
-use super::tensor::Contents;
+use super::tensor::{Bytes, Contents};
 use crate::{Batch, Error, Response, Scatter};
 
 /// Hands an output in the engine's memory to the requests that want it, and to their sequences'
@@ -21,8 +21,11 @@ pub(super) fn deliver(
     let Contents {
         data_type,
         mut shape,
-        bytes,
-    } = output.read()?;
+        bytes: Bytes::Host(bytes),
+    } = output.read()?
+    else {
+        return Err(Error::internal("an output is in GPU memory"));
+    };
     if let (true, Some(dims)) = (shape.is_empty(), &plan.scalar_dims) {
         shape.clone_from(dims);
     }

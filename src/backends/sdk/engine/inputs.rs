@@ -16,27 +16,36 @@ pub(super) fn gather<'f>(
 ) -> Result<Vec<(&'f CStr, Gathered<'f>)>, Error> {
     let mut gathered = Vec::with_capacity(feeds.len());
     for feed in feeds {
+        let (is_scalar, is_optional) = (feed.is_scalar, feed.is_optional);
         let tensor = match &feed.batch_input {
             Some(input) => Some(feed.gather.describe(batch, input)?),
             None => feed.gather.collect(batch, &feed.name, feed.join)?,
         };
         match tensor {
             Some(mut tensor) => {
-                if feed.is_scalar && element_count(&tensor.shape) == Some(1) {
-                    tensor.shape.clear();
-                }
+                clear_if_scalar(is_scalar, &mut tensor.shape);
                 gathered.push((&*feed.name, tensor));
             }
-            None if feed.is_optional => {}
-            None => {
-                return Err(Error::invalid(format!(
-                    "no request gives input '{}' of model '{model_name}'",
-                    feed.name.to_string_lossy()
-                )));
-            }
+            None if is_optional => {}
+            None => return Err(not_given(&feed.name, model_name)),
         }
     }
     Ok(gathered)
+}
+
+/// The shape of a scalar, which the configuration calls `[1]`.
+pub(super) fn clear_if_scalar(is_scalar: bool, shape: &mut Vec<i64>) {
+    if is_scalar && element_count(shape) == Some(1) {
+        shape.clear();
+    }
+}
+
+/// That no request has an input that the model needs.
+pub(super) fn not_given(name: &CStr, model_name: &str) -> Error {
+    Error::invalid(format!(
+        "no request gives input '{}' of model '{model_name}'",
+        name.to_string_lossy()
+    ))
 }
 
 /// Counts the rows of each request into `rows`; returns their sum.

@@ -17,13 +17,18 @@
 mod bindings;
 pub mod complete;
 mod delivery;
+mod device_delivery;
+mod device_inputs;
+mod device_run;
 mod engines;
+mod host_run;
 mod inputs;
 #[allow(unsafe_code)] // The one door to the loader.
 mod library;
 mod library_place;
 pub mod model_file;
 mod only_engine;
+mod parts;
 mod plan;
 mod runner;
 mod session;
@@ -42,6 +47,8 @@ pub use library_place::LibraryPlace;
 pub use only_engine::OnlyEngine;
 pub use runner::Runner;
 pub use session::{Output, Session};
-pub use settings::{DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, prefer_cpus, refuse_gpu};
-pub use tensor::{Contents, Feed, Memory, Signature, Target, TensorInfo};
+pub use settings::{
+    DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, has_gpu_instances, prefer_cpus, refuse_gpu,
+};
+pub use tensor::{Bytes, Contents, Feed, FeedData, Memory, Room, Signature, Target, TensorInfo};
 pub use type_numbers::TypeNumbers;

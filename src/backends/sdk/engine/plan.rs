@@ -3,11 +3,12 @@
 use std::ffi::{CStr, CString};
 
 use super::tensor::{Signature, TensorInfo};
-use crate::{BatchInput, BatchOutput, Error, Gather, Join, ModelConfig};
+use crate::{BatchInput, BatchOutput, DataType, DeviceGather, Error, Gather, Join, ModelConfig};
 
 /// How one of the model's inputs is fed.
 pub(super) struct FeedPlan {
     pub name: CString,
+    pub data_type: DataType,
     pub join: Join,
     /// It describes the batch, and no request has it.
     pub batch_input: Option<BatchInput>,
@@ -15,6 +16,15 @@ pub(super) struct FeedPlan {
     pub is_scalar: bool,
     pub is_optional: bool,
     pub gather: Gather,
+    /// Where it is joined for a session on a GPU; none: in main memory, as BYTES always are.
+    pub device_gather: Option<DeviceGather>,
+}
+
+impl FeedPlan {
+    /// Whether a session on a GPU may get the input there.
+    pub fn may_be_on_device(&self) -> bool {
+        self.batch_input.is_none() && self.data_type != DataType::Bytes
+    }
 }
 
 /// What becomes of one of the model's outputs.
@@ -43,6 +53,7 @@ pub(super) fn feed_plans(
         let input = find(&info.name);
         FeedPlan {
             name: info.name.clone(),
+            data_type: info.data_type,
             join: if input.is_some_and(|input| input.is_ragged) {
                 Join::Ragged
             } else {
@@ -55,6 +66,7 @@ pub(super) fn feed_plans(
             is_scalar: info.dims.is_empty(),
             is_optional: is_initializer || input.is_some_and(|input| input.is_optional),
             gather: Gather::default(),
+            device_gather: None,
         }
     };
     let inputs = signature.inputs.iter().map(|info| plan(info, false));
@@ -99,7 +111,6 @@ pub(super) fn output_plans(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DataType;
 
     fn info(name: &CStr, dims: &[i64]) -> TensorInfo {
         TensorInfo {

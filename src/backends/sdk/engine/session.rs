@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::tensor::{Contents, Feed, Signature, Target};
-use crate::{Error, Interrupt};
+use crate::{DataType, Error, Interrupt};
 
 /// A model loaded into an engine, used by one thread at a time.
 pub trait Session: Send {
@@ -18,6 +18,12 @@ pub trait Session: Send {
         false
     }
 
+    /// Whether a session on a GPU takes inputs of a type there, where it takes any. BYTES are
+    /// always in main memory.
+    fn takes_on_device(&self, _data_type: DataType) -> bool {
+        true
+    }
+
     /// What ends a run that is going on, when all its requests are cancelled; none where the engine
     /// cannot be interrupted. Asked for once.
     fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
@@ -25,7 +31,8 @@ pub trait Session: Send {
     }
 
     /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` for
-    /// those that were written into memory of the target's own.
+    /// those that were written into memory of the target's own. On a GPU nothing reads the feeds
+    /// any more when this returns, also with an error, and outputs are there.
     ///
     /// # Errors
     /// What the engine says: each request of the batch gets it.

@@ -1,6 +1,8 @@
 //! Settings and refusals that all engines' backends have.
 
-use crate::{Attributes, BackendConfig, Error, InstanceContext, Kind};
+use serde_json::Value;
+
+use crate::{Attributes, BackendConfig, Error, InstanceContext, Kind, ModelConfig};
 
 /// Rows that a model which batches gets if neither its configuration nor the command line says
 /// otherwise.
@@ -22,6 +24,16 @@ pub fn default_max_batch_size(config: &BackendConfig) -> Result<i64, Error> {
 /// What the server says.
 pub fn prefer_cpus(attributes: &mut Attributes<'_>) -> Result<(), Error> {
     attributes.prefer(Kind::Cpu, 0, &[])
+}
+
+/// Whether a model's configuration asks for an instance on a GPU.
+pub fn has_gpu_instances(config: &ModelConfig) -> bool {
+    let groups = config
+        .json()
+        .get("instance_group")
+        .and_then(Value::as_array);
+    let mut kinds = groups.into_iter().flatten().map(|group| group.get("kind"));
+    kinds.any(|kind| kind.and_then(Value::as_str) == Some("KIND_GPU"))
 }
 
 /// For backends that drive CPUs only: refuses an instance of `KIND_GPU`.
@@ -54,6 +66,22 @@ mod tests {
         ] {
             let config = BackendConfig::parse(text.as_bytes()).unwrap();
             assert_eq!(default_max_batch_size(&config).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn finds_groups_on_gpus() {
+        for (groups, expected) in [
+            ("", false),
+            (r#"{"kind": "KIND_CPU"}"#, false),
+            (
+                r#"{"kind": "KIND_CPU"}, {"kind": "KIND_GPU", "gpus": [0]}"#,
+                true,
+            ),
+        ] {
+            let json = format!(r#"{{"instance_group": [{groups}]}}"#);
+            let config = ModelConfig::parse(json.as_bytes()).unwrap();
+            assert_eq!(has_gpu_instances(&config), expected, "{groups}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Outputs wanted of a run, and where they are to be written.
 
 use super::plan::OutputPlan;
-use super::tensor::{Memory, Target, TensorInfo};
+use super::tensor::{Memory, Room, Target, TensorInfo};
 use crate::{Batch, Error, Response, element_count};
 
 /// Outputs that a request or a state wants.
@@ -70,11 +70,16 @@ fn memory_of<'r>(
         return Ok(None);
     };
     let buffer = response.output(&plan.info.name, plan.info.data_type, &shape, byte_count)?;
-    Ok(Some(Memory { shape, buffer }))
+    let room = Room::Host(buffer);
+    Ok(Some(Memory { shape, room }))
 }
 
 /// Shape and bytes of an output, if every dimension but the batch's is fixed in the model.
-fn known_size(info: &TensorInfo, is_batching: bool, rows: usize) -> Option<(Vec<i64>, usize)> {
+pub(super) fn known_size(
+    info: &TensorInfo,
+    is_batching: bool,
+    rows: usize,
+) -> Option<(Vec<i64>, usize)> {
     let mut shape = info.dims.clone();
     if is_batching {
         *shape.first_mut()? = i64::try_from(rows).ok()?;

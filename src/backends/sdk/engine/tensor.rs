@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
-use crate::{Buffer, DataType, TensorBytes};
+use crate::{Buffer, DataType, Error, MemorySource, MemoryTarget, TensorBytes};
 
 /// An input or output as the model file declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +57,36 @@ pub struct Feed<'a> {
     /// As the model wants it: rows of all requests first, where the model batches; empty for a
     /// scalar.
     pub shape: &'a [i64],
-    /// In row order; BYTES elements each behind their length. Not necessarily aligned, and possibly
-    /// memory that a client changes meanwhile.
-    pub bytes: TensorBytes<'a>,
+    /// In row order; BYTES elements each behind their length.
+    pub data: FeedData<'a>,
+}
+
+impl<'a> Feed<'a> {
+    /// The bytes of a feed in main memory.
+    ///
+    /// # Errors
+    /// `Internal` if it lies on a GPU, where only sessions that compute there get any.
+    pub fn host(&self) -> Result<TensorBytes<'a>, Error> {
+        match self.data {
+            FeedData::Host(bytes) => Ok(bytes),
+            FeedData::Device(_) => Err(Error::internal(format!(
+                "input '{}' is in GPU memory, which this engine cannot read",
+                self.name.to_string_lossy()
+            ))),
+        }
+    }
+}
+
+/// The bytes of an input for one run.
+#[derive(Clone, Copy, Debug)]
+pub enum FeedData<'a> {
+    /// In main memory. Not necessarily aligned, and possibly memory that a client changes
+    /// meanwhile. All feeds of a session without a device; else BYTES, and inputs that describe the
+    /// batch.
+    Host(TensorBytes<'a>),
+    /// On the GPU of the session, there when its stream gets to the run. The address is a multiple
+    /// of [`DEVICE_ALIGNMENT`](crate::DEVICE_ALIGNMENT).
+    Device(MemorySource<'a>),
 }
 
 /// An output wanted of one run.
@@ -76,16 +103,44 @@ pub struct Memory<'r> {
     /// What the output's shape must be.
     pub shape: Vec<i64>,
     /// In the response; as many bytes as type and shape make.
-    pub buffer: Buffer<'r>,
+    pub room: Room<'r>,
+}
+
+/// Where memory for an output lies.
+pub enum Room<'r> {
+    Host(Buffer<'r>),
+    /// On the GPU of the session. The address is a multiple of
+    /// [`DEVICE_ALIGNMENT`](crate::DEVICE_ALIGNMENT).
+    Device(MemoryTarget<'r>),
 }
 
 /// An output's tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Contents<'o> {
     /// The type of its elements.
     pub data_type: DataType,
     /// All dimensions; empty for a scalar.
     pub shape: Vec<i64>,
     /// As on Triton's wire: in row order, BYTES elements each behind their length.
-    pub bytes: Cow<'o, [u8]>,
+    pub bytes: Bytes<'o>,
+}
+
+/// Bytes of an output.
+#[derive(Clone, Debug)]
+pub enum Bytes<'o> {
+    Host(Cow<'o, [u8]>),
+    /// On the GPU of the session, there when its stream gets to what is enqueued next.
+    Device(MemorySource<'o>),
+}
+
+impl<'o> From<&'o [u8]> for Bytes<'o> {
+    fn from(bytes: &'o [u8]) -> Self {
+        Bytes::Host(Cow::Borrowed(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Bytes<'_> {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::Host(Cow::Owned(bytes))
+    }
 }

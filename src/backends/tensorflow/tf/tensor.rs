@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{Contents, Feed};
+use sdk::engine::{Bytes, Contents, Feed};
 use sdk::{DataType, Error, TensorBytes, element_count, shape_text};
 
 use super::library::Library;
@@ -47,18 +47,19 @@ impl Tensor {
             .element_bytes()
             .zip(element_count(feed.shape))
             .and_then(|(element_bytes, count)| element_bytes.checked_mul(count));
-        if expected != Some(feed.bytes.len()) {
+        let bytes = feed.host()?;
+        if expected != Some(bytes.len()) {
             return Err(Error::invalid(format!(
                 "{} bytes do not make a {} tensor of shape {}",
-                feed.bytes.len(),
+                bytes.len(),
                 feed.data_type.name(),
                 shape_text(feed.shape)
             )));
         }
-        if lends && !feed.bytes.is_empty() && feed.bytes.is_aligned_to(ALIGNMENT_BYTES) {
-            Self::over(library, feed)
+        if lends && !bytes.is_empty() && bytes.is_aligned_to(ALIGNMENT_BYTES) {
+            Self::over(library, feed, bytes)
         } else {
-            Self::copy(library, feed)
+            Self::copy(library, feed, bytes)
         }
     }
 
@@ -67,8 +68,12 @@ impl Tensor {
     }
 
     /// A tensor that lies where the feed's bytes do.
-    fn over(library: &Arc<Library>, feed: &Feed<'_>) -> Result<Self, Error> {
-        let start = feed.bytes.as_ptr().addr();
+    fn over(
+        library: &Arc<Library>,
+        feed: &Feed<'_>,
+        bytes: TensorBytes<'_>,
+    ) -> Result<Self, Error> {
+        let start = bytes.as_ptr().addr();
         // SAFETY: size and alignment suit type and shape, by the caller's checks; the shape is
         // copied. TensorFlow does not write to memory that it does not own. The memory outlives the
         // run, and `retention.rs` sees to it that nothing of the graph keeps it longer.
@@ -77,19 +82,23 @@ impl Tensor {
                 element_type::number_of(feed.data_type),
                 feed.shape.as_ptr(),
                 rank(feed.shape),
-                feed.bytes.as_ptr().cast_mut().cast(),
-                feed.bytes.len(),
+                bytes.as_ptr().cast_mut().cast(),
+                bytes.len(),
                 keep,
                 std::ptr::null_mut(),
             )
         };
-        Self::wrap(library, raw, feed, start..start + feed.bytes.len())
+        Self::wrap(library, raw, feed, start..start + bytes.len())
     }
 
     /// A tensor with a copy of the feed's bytes.
-    fn copy(library: &Arc<Library>, feed: &Feed<'_>) -> Result<Self, Error> {
+    fn copy(
+        library: &Arc<Library>,
+        feed: &Feed<'_>,
+        bytes: TensorBytes<'_>,
+    ) -> Result<Self, Error> {
         let table = &library.table;
-        let byte_count = feed.bytes.len();
+        let byte_count = bytes.len();
         // SAFETY: the size fits type and shape, by the caller's check; the shape is copied.
         let raw = unsafe {
             (table.allocate_tensor)(
@@ -108,7 +117,7 @@ impl Tensor {
                 if data.is_null() {
                     return Err(Error::out_of_memory(byte_count));
                 }
-                feed.bytes.copy_to_address(data.cast());
+                bytes.copy_to_address(data.cast());
             }
         }
         Ok(tensor)
@@ -182,8 +191,9 @@ impl Strings {
         let count = element_count(feed.shape)
             .ok_or_else(|| Error::invalid("a string tensor with an impossible shape"))?;
         // Each element has a length, so that nothing is allocated for those that are not there.
-        if count > feed.bytes.len() / 4 {
-            return Err(wrong_count(feed.bytes.len() / 4, count));
+        let bytes = feed.host()?;
+        if count > bytes.len() / 4 {
+            return Err(wrong_count(bytes.len() / 4, count));
         }
         let mut array = Vec::new();
         array
@@ -193,7 +203,7 @@ impl Strings {
             array,
             dealloc: table.string_dealloc,
         };
-        let mut rest = feed.bytes;
+        let mut rest = bytes;
         for index in 0..count {
             let element = split_string(&mut rest).ok_or_else(|| wrong_count(index, count))?;
             let mut string = std::mem::MaybeUninit::<TF_TString>::uninit();
@@ -373,7 +383,7 @@ impl sdk::engine::Output for Output {
         Ok(Contents {
             data_type,
             shape,
-            bytes,
+            bytes: Bytes::Host(bytes),
         })
     }
 }

@@ -1,0 +1,271 @@
+//! A run on a device: inputs fetched, computed by the real library, outputs put back.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use serde_json::json;
+
+use crate::bound::{Binding, Goal};
+use crate::cuda::Cuda;
+use crate::memory::{self, Described, DeviceValue, describe, element_bytes, over};
+use crate::real::{Failure, Raw, check, real};
+use crate::record::record;
+use crate::session::{self, GpuSession};
+use crate::settings::settings;
+
+/// An input in main memory, and what keeps it there.
+struct Fetched {
+    value: Raw,
+    _bytes: Vec<u8>,
+    is_ours: bool,
+}
+
+/// Runs the session on what is bound. Returns a value for each output, in the order in which they
+/// were bound, all the caller's.
+///
+/// # Safety
+/// The session is live, and so are the values that are bound.
+pub unsafe fn run(session: Raw, options: Raw, binding: &Binding) -> Result<Vec<Raw>, Failure> {
+    let real = real()?;
+    let gpu = session::gpu(session);
+    let gpu = gpu.ok_or_else(|| Failure::Double("misuse: bindings of a CPU session".to_owned()))?;
+    let stream: *mut c_void = ptr::without_provenance_mut(gpu.stream);
+    let cuda = Cuda::get()?;
+    cuda.enter(gpu.device)?;
+    if gpu.stream == 0 {
+        return Err(Failure::Double("misuse: a run without a stream".to_owned()));
+    }
+    cuda.check_stream(stream)?;
+    let graph = match gpu.has_graphs {
+        true => session::graph(session, options, &addresses(binding))?,
+        false => None,
+    };
+    tell(binding, &gpu, graph);
+
+    let mut inputs = Vec::with_capacity(binding.inputs.len());
+    for (_, value) in &binding.inputs {
+        // SAFETY: the value is live.
+        inputs.push(unsafe { fetch(*value, &gpu, cuda)? });
+    }
+    // The kernels of the real thing would be enqueued behind the copies.
+    cuda.synchronize(stream)?;
+    let input_names: Vec<_> = binding
+        .inputs
+        .iter()
+        .map(|(name, _)| name.as_ptr())
+        .collect();
+    let input_values: Vec<_> = inputs.iter().map(|input| input.value).collect();
+    let output_names: Vec<_> = binding
+        .outputs
+        .iter()
+        .map(|(name, _)| name.as_ptr())
+        .collect();
+    let mut outputs: Vec<Raw> = binding
+        .outputs
+        .iter()
+        .map(|(_, goal)| match goal {
+            Goal::Value(value) if memory::value(*value).is_none() => *value,
+            _ => ptr::null_mut(),
+        })
+        .collect();
+    // SAFETY: session, options and values are live, the arrays as long as said.
+    let ran = unsafe {
+        check(real.run(
+            session,
+            options,
+            input_names.as_ptr(),
+            input_values.as_ptr(),
+            input_values.len(),
+            output_names.as_ptr(),
+            output_names.len(),
+            outputs.as_mut_ptr(),
+        ))
+    };
+    for input in &inputs {
+        if input.is_ours {
+            // SAFETY: ours; the run is over. Its bytes are ours too.
+            unsafe { real.release_value(input.value) };
+        }
+    }
+    ran?;
+    let mut made = Vec::with_capacity(outputs.len());
+    for ((_, goal), output) in binding.outputs.iter().zip(outputs) {
+        // SAFETY: the run made the value, or the caller did.
+        made.push(unsafe { place(*goal, output, &gpu, cuda)? });
+    }
+    if session::waits(options) {
+        cuda.synchronize(stream)?;
+    }
+    Ok(made)
+}
+
+/// Where the tensors of a run lie; 0 stands for main memory, and for what the run makes.
+fn addresses(binding: &Binding) -> Vec<u64> {
+    let address = |value: Raw| memory::value(value).map_or(0, |value| value.address);
+    let inputs = binding.inputs.iter().map(|(_, value)| address(*value));
+    let outputs = binding.outputs.iter().map(|(_, goal)| match goal {
+        Goal::Value(value) => address(*value),
+        _ => 0,
+    });
+    inputs.chain(outputs).collect()
+}
+
+fn tell(binding: &Binding, gpu: &GpuSession, graph: Option<(i32, bool)>) {
+    let input = |value: &Raw| match memory::value(*value) {
+        Some(_) => "device",
+        None => "host",
+    };
+    let output = |goal: &Goal| match goal {
+        Goal::Value(value) if memory::value(*value).is_some() => "device given",
+        Goal::Value(_) => "host given",
+        Goal::Device(_) => "device",
+        Goal::Host => "host",
+    };
+    let inputs = binding.inputs.iter().map(|(name, value)| {
+        let address = memory::value(*value).map_or(0, |value| value.address);
+        json!([name.to_string_lossy(), input(value), address])
+    });
+    let outputs = binding
+        .outputs
+        .iter()
+        .map(|(name, goal)| json!([name.to_string_lossy(), output(goal)]));
+    record(&json!({
+        "event": "run",
+        "device": gpu.device,
+        "graph": graph,
+        "inputs": inputs.collect::<Vec<_>>(),
+        "outputs": outputs.collect::<Vec<_>>(),
+    }));
+}
+
+/// # Safety
+/// The value is live.
+unsafe fn fetch(value: Raw, gpu: &GpuSession, cuda: &Cuda) -> Result<Fetched, Failure> {
+    let Some(device) = memory::value(value) else {
+        return Ok(Fetched {
+            value,
+            _bytes: Vec::new(),
+            is_ours: false,
+        });
+    };
+    if device.device != gpu.device {
+        return Err(Failure::Double(
+            "misuse: an input on another GPU".to_owned(),
+        ));
+    }
+    let mut bytes = vec![0; device.len];
+    cuda.fetch(
+        &mut bytes,
+        device.address,
+        ptr::without_provenance_mut(gpu.stream),
+    )?;
+    // SAFETY: the value is live; what is made over the bytes goes before them.
+    unsafe {
+        let Described { element, shape, .. } = describe(value)?;
+        let data = bytes.as_mut_ptr().cast();
+        let copy = over(data, bytes.len(), shape.as_ptr(), shape.len(), element)?;
+        Ok(Fetched {
+            value: copy,
+            _bytes: bytes,
+            is_ours: true,
+        })
+    }
+}
+
+/// Brings an output to where it is bound to.
+///
+/// # Safety
+/// The output is live; it is ours unless it is bound to itself.
+unsafe fn place(goal: Goal, output: Raw, gpu: &GpuSession, cuda: &Cuda) -> Result<Raw, Failure> {
+    let real = real()?;
+    match goal {
+        Goal::Device(device) if device != gpu.device => Err(Failure::Double(
+            "misuse: an output on another GPU".to_owned(),
+        )),
+        Goal::Host => Ok(output),
+        // SAFETY: the value is live, and its memory the caller's.
+        Goal::Value(value) if value == output => unsafe {
+            let Described {
+                element,
+                shape,
+                data,
+            } = describe(value)?;
+            let len = byte_count(element, &shape)?;
+            over(data, len, shape.as_ptr(), shape.len(), element)
+        },
+        Goal::Value(_) | Goal::Device(_) => {
+            // SAFETY: the output is live, holds no strings, and is ours; it has as many bytes as
+            // type and shape say.
+            unsafe {
+                let Described {
+                    element,
+                    shape,
+                    data,
+                } = describe(output)?;
+                let len = byte_count(element, &shape)?;
+                let bytes = match len {
+                    0 => &[][..],
+                    len => std::slice::from_raw_parts(data.cast::<u8>(), len),
+                };
+                let given = match goal {
+                    Goal::Value(value) => memory::value(value),
+                    _ => None,
+                };
+                let target = target(given, gpu, cuda, len)?;
+                cuda.store(
+                    target.address,
+                    bytes,
+                    ptr::without_provenance_mut(gpu.stream),
+                )?;
+                real.release_value(output);
+                let data =
+                    ptr::without_provenance_mut(usize::try_from(target.address).unwrap_or(0));
+                let value = over(data, len, shape.as_ptr(), shape.len(), element)?;
+                memory::note(value, target);
+                Ok(value)
+            }
+        }
+    }
+}
+
+/// The memory of an output on the device: what the caller gave, or new.
+fn target(
+    given: Option<DeviceValue>,
+    gpu: &GpuSession,
+    cuda: &Cuda,
+    len: usize,
+) -> Result<DeviceValue, Failure> {
+    if let Some(given) = given {
+        if (given.device, given.len) != (gpu.device, len) {
+            return Err(Failure::Double(format!(
+                "misuse: memory of {} bytes on GPU {} for an output of {len} on GPU {}",
+                given.len, given.device, gpu.device
+            )));
+        }
+        return Ok(DeviceValue {
+            is_owned: false,
+            ..given
+        });
+    }
+    if settings().room_bytes.is_some_and(|room| len > room) {
+        return Err(Failure::Double(format!(
+            "Failed to allocate memory for requested buffer of size {len}"
+        )));
+    }
+    Ok(DeviceValue {
+        device: gpu.device,
+        address: cuda.allocate(len.max(1))?,
+        len,
+        is_owned: true,
+    })
+}
+
+fn byte_count(element: i32, shape: &[i64]) -> Result<usize, Failure> {
+    let count = shape.iter().try_fold(1_usize, |product, &dimension| {
+        product.checked_mul(usize::try_from(dimension).ok()?)
+    });
+    let bytes = element_bytes(element)
+        .zip(count)
+        .and_then(|(size, count)| size.checked_mul(count));
+    bytes.ok_or_else(|| Failure::Double("misuse: strings, or a shape, on a device".to_owned()))
+}

@@ -1,0 +1,51 @@
+//! What a test orders of the double, in `CONCH_ORT_DOUBLE` as `key=value` with `;` between.
+
+use std::sync::OnceLock;
+
+pub struct Settings {
+    /// `missing`: a library that the provider CUDA needs and that is not there.
+    pub missing: Option<String>,
+    /// `providers`: the execution providers beside the CPU's, with `,` between.
+    pub providers: Vec<String>,
+    /// `no_room`: device memory beyond so many bytes for one output cannot be had.
+    pub room_bytes: Option<usize>,
+}
+
+pub fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| read(&std::env::var("CONCH_ORT_DOUBLE").unwrap_or_default()))
+}
+
+fn read(text: &str) -> Settings {
+    let value = |key: &str| {
+        let mut entries = text.split(';').filter_map(|entry| entry.split_once('='));
+        entries
+            .find(|(name, _)| *name == key)
+            .map(|(_, value)| value.to_owned())
+    };
+    let providers = value("providers").unwrap_or_else(|| "Tensorrt,CUDA".to_owned());
+    Settings {
+        missing: value("missing"),
+        providers: providers
+            .split(',')
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        room_bytes: value("room_bytes").and_then(|bytes| bytes.parse().ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_is_ordered() {
+        let settings = read("missing=libcublas.so;providers=CUDA");
+        assert_eq!(settings.missing.as_deref(), Some("libcublas.so"));
+        assert_eq!(settings.providers, ["CUDA"]);
+        assert_eq!(read("").providers, ["Tensorrt", "CUDA"]);
+        assert!(read("providers=").providers.is_empty());
+        assert_eq!(read("room_bytes=12").room_bytes, Some(12));
+    }
+}
