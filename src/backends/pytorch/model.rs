@@ -6,13 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
 use sdk::engine::model_file::model_file;
-use sdk::engine::{Runner, prefer_cpus, refuse_gpu, threads};
+use sdk::engine::{Runner, has_gpu_instances, prefer_cpus, threads};
 use sdk::serde_json::Value;
-use sdk::{BackendContext, Batch, Error, InstanceContext, Kind, ModelConfig, ModelContext};
+use sdk::{
+    BackendContext, Batch, DeviceStream, Error, InstanceContext, Kind, ModelConfig, ModelContext,
+    StreamHandle,
+};
 
 use crate::compiled::CompiledModel;
 use crate::failure::failed_to_load;
-use crate::libtorch::{ModelContainer, Module, PLACE, Torch, check_inputs_of_compiled_models};
+use crate::libtorch::{
+    ModelContainer, Module, PLACE, Place, Torch, check_inputs_of_compiled_models, has_cuda_beside,
+};
 use crate::session::{Program, Session};
 use crate::settings::{Settings, ineffective_parameters};
 use crate::wiring::Wiring;
@@ -46,7 +51,11 @@ impl sdk::Backend for Backend {
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        prefer_cpus(attributes)
+        match &self.library {
+            // As upstream: a model without an instance group goes to the GPUs, if there are any.
+            Some(library) if has_cuda_beside(library) => Ok(()),
+            _ => prefer_cpus(attributes),
+        }
     }
 }
 
@@ -99,8 +108,8 @@ pub struct Model {
 /// What instances share.
 #[derive(Default)]
 struct SharedModel {
-    /// The module of TorchScript, by whether it is on the CPU, where instances share weights.
-    modules: Vec<(bool, Arc<Module>)>,
+    /// The module of TorchScript, by where it is, where instances share weights.
+    modules: Vec<(Place, Arc<Module>)>,
     /// A compiled model, whose library all instances share.
     compiled: Option<Arc<CompiledModel>>,
     /// Its container, where instances share weights.
@@ -123,8 +132,9 @@ impl sdk::Model for Model {
         let format = Format::of(context.config(), &context.version_directory());
         let path = model_file(context, format.file_name())?;
         let settings = Settings::read(context.config())?;
-        for (parameter, why) in ineffective_parameters(context.config(), format == Format::Compiled)
-        {
+        let is_compiled = format == Format::Compiled;
+        let is_on_gpus = has_gpu_instances(context.config());
+        for (parameter, why) in ineffective_parameters(context.config(), is_compiled, is_on_gpus) {
             sdk::warning!("parameter '{parameter}' of model '{name}' {why}");
         }
         if format == Format::Script {
@@ -168,14 +178,28 @@ fn refuse_python(name: &str, context: &ModelContext) -> Result<(), Error> {
 }
 
 impl Model {
-    /// The session of an instance, on its thread.
-    fn session(&self, context: &InstanceContext) -> Result<Session, Error> {
+    /// The session of an instance, on its thread, which enqueues on `stream` if it is on a GPU.
+    fn session(
+        &self,
+        context: &InstanceContext,
+        stream: Option<&DeviceStream>,
+    ) -> Result<Session, Error> {
+        let place = match context.kind {
+            Kind::Gpu => Place::Gpu(context.device_id),
+            // It leaves the device to the model.
+            Kind::Model => Place::AsSaved,
+            Kind::Cpu | Kind::Auto => Place::Cpu,
+        };
+        let stream = stream.map(DeviceStream::handle);
+        if let Some(stream) = &stream {
+            self.prepare_gpu(context, stream)?;
+        }
         let share = threads::share_of_cpus(&self.config, context);
         let share = i32::try_from(share).unwrap_or(i32::MAX);
         let threads = self.settings.intra_op_threads.unwrap_or(share);
         self.torch.use_threads(threads);
         let (program, wiring) = match self.format {
-            Format::Script => self.load_script(context.kind)?,
+            Format::Script => self.load_script(place)?,
             Format::Compiled => self.load_compiled()?,
         };
         let is_batching = self.config.max_batch_size() > 0;
@@ -185,22 +209,41 @@ impl Model {
             wiring,
             threads,
             is_batching,
+            stream,
         ))
     }
 
-    fn load_script(&self, kind: Kind) -> Result<(Program, Wiring), Error> {
-        // Instances of KIND_MODEL leave the device to the model.
-        let to_cpu = kind != Kind::Model;
+    /// Opens what torch has for GPUs.
+    ///
+    /// # Errors
+    /// `Unavailable` if it has nothing; `Unsupported` for a compiled model.
+    fn prepare_gpu(&self, context: &InstanceContext, stream: &StreamHandle) -> Result<(), Error> {
+        let usable = match self.format {
+            Format::Script => self.torch.on_stream(stream).map(drop),
+            Format::Compiled => Err(Error::unsupported(
+                "models compiled by AOTInductor run on CPUs only here; set kind: KIND_CPU in the \
+                 model's instance_group",
+            )),
+        };
+        usable.map_err(|error| {
+            error.context(format_args!(
+                "unable to load model '{}': instance '{}' is of KIND_GPU",
+                self.name, context.name
+            ))
+        })
+    }
+
+    fn load_script(&self, place: Place) -> Result<(Program, Wiring), Error> {
         let options = self.settings.options;
         let load = || {
             nesting::check(&self.path).map_err(|error| failed_to_load(&self.name, error))?;
-            Module::load(&self.torch, &self.path, options.inference_mode, to_cpu)
+            Module::load(&self.torch, &self.path, options.inference_mode, place)
                 .map(Arc::new)
                 .map_err(|error| failed_to_load(&self.name, error))
         };
         let module = if self.settings.share_weights {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = shared.modules.iter().find(|(on_cpu, _)| *on_cpu == to_cpu);
+            let known = shared.modules.iter().find(|(known, _)| *known == place);
             match known.map(|(_, module)| Arc::clone(module)) {
                 Some(module) => {
                     sdk::info!("Reusing TorchScript model for instance '{}'", self.name);
@@ -208,7 +251,7 @@ impl Model {
                 }
                 None => {
                     let module = load()?;
-                    shared.modules.push((to_cpu, Arc::clone(&module)));
+                    shared.modules.push((place, Arc::clone(&module)));
                     module
                 }
             }
@@ -267,8 +310,9 @@ impl sdk::Instance for Instance {
     type Model = Model;
 
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        refuse_gpu("pytorch", &model.name, context)?;
-        Runner::new(&model.config, model.session(context)?).map(Instance)
+        let stream = DeviceStream::open(context, model.config.stream_priority())?;
+        let session = model.session(context, stream.as_ref())?;
+        Runner::on(&model.config, session, stream).map(Instance)
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{self, Bytes, Contents, Feed, Signature, Target};
-use sdk::{DataType, Error, TensorBytes, element_count};
+use sdk::engine::{self, Bytes, Contents, Feed, FeedData, Signature, Target};
+use sdk::{DataType, Error, StreamHandle, TensorBytes, element_count};
 
 use crate::libtorch::{
     Input, InputValue, ModelContainer, Module, Outputs, RunOptions, Strings, Tensor, Torch,
@@ -23,6 +23,8 @@ pub struct Session {
     is_batching: bool,
     /// A compiled model that takes batches of two rows and more.
     wants_two_rows: bool,
+    /// Where the model is on a GPU: what it enqueues on.
+    stream: Option<StreamHandle>,
 }
 
 /// What runs.
@@ -57,6 +59,7 @@ impl Session {
         wiring: Wiring,
         threads: i32,
         is_batching: bool,
+        stream: Option<StreamHandle>,
     ) -> Self {
         Session {
             torch: Arc::clone(torch),
@@ -65,6 +68,7 @@ impl Session {
             threads,
             is_batching,
             wants_two_rows: false,
+            stream,
         }
     }
 
@@ -86,7 +90,9 @@ impl Session {
                         })
                     })
                     .collect::<Result<Vec<_>, Error>>()?;
-                module.forward(*options, &inputs, true).map(Results::Script)
+                module
+                    .forward(*options, self.gpu(), &inputs, true)
+                    .map(Results::Script)
             }
             Program::Script {
                 module, options, ..
@@ -106,7 +112,7 @@ impl Session {
                     })
                     .collect();
                 module
-                    .forward(*options, &inputs, false)
+                    .forward(*options, self.gpu(), &inputs, false)
                     .map(Results::Script)
             }
             Program::Compiled(container) => {
@@ -146,8 +152,18 @@ impl Session {
         Ok(results)
     }
 
+    /// The number of its GPU.
+    fn gpu(&self) -> Option<i32> {
+        self.stream.as_ref().map(StreamHandle::device)
+    }
+
     fn tensor(&self, feed: &Feed<'_>) -> Result<Tensor, Error> {
-        Tensor::copies_of(&self.torch, feed, 1)
+        match (feed.data, self.gpu()) {
+            (FeedData::Device(bytes), Some(gpu)) => {
+                Tensor::on_device(&self.torch, feed, bytes, gpu)
+            }
+            _ => Tensor::copies_of(&self.torch, feed, 1),
+        }
     }
 
     /// Values of the feeds where the model's arguments are; `None` for those that no request
@@ -225,6 +241,12 @@ impl engine::Session for Session {
         &self.wiring.signature
     }
 
+    /// Torch counts what is true by adding bytes up, and clients may send others than 0 and 1,
+    /// which are mended in main memory.
+    fn takes_on_device(&self, data_type: DataType) -> bool {
+        data_type != DataType::Bool
+    }
+
     fn run(
         &mut self,
         feeds: &[Feed<'_>],
@@ -232,6 +254,25 @@ impl engine::Session for Session {
     ) -> Result<Vec<Option<Output>>, Error> {
         // The same thread as a rule, but the C interface does not promise it.
         self.torch.use_threads(self.threads);
+        let Some(stream) = self.stream.clone() else {
+            return self.run_once(feeds, targets);
+        };
+        let torch = Arc::clone(&self.torch);
+        let guard = torch.on_stream(&stream)?;
+        let made = self.run_once(feeds, targets);
+        drop(guard);
+        // Kernels read the feeds, also those that were started before an error.
+        let waited = stream.synchronize();
+        made.and_then(|made| waited.map(|()| made))
+    }
+}
+
+impl Session {
+    fn run_once(
+        &mut self,
+        feeds: &[Feed<'_>],
+        targets: &[Target<'_, '_>],
+    ) -> Result<Vec<Option<Output>>, Error> {
         let mut results = self.results(feeds)?;
         // A configuration that does not fit is told by the first request, whatever it asks for.
         for info in &self.wiring.signature.outputs {
@@ -330,13 +371,17 @@ impl engine::Output for Output {
 }
 
 fn contents(tensor: &Tensor) -> Result<Contents<'_>, Error> {
-    Ok(Contents {
-        data_type: tensor.data_type()?,
-        shape: tensor.shape()?,
-        bytes: match tensor.contiguous_bytes()? {
+    let bytes = match tensor.device_bytes()? {
+        Some(bytes) => Bytes::Device(bytes),
+        None => match tensor.contiguous_bytes()? {
             Some(bytes) => bytes.into(),
             None => tensor.gathered_bytes()?.into(),
         },
+    };
+    Ok(Contents {
+        data_type: tensor.data_type()?,
+        shape: tensor.shape()?,
+        bytes,
     })
 }
 
@@ -414,7 +459,6 @@ fn split_string<'b>(rest: &mut TensorBytes<'b>) -> Option<TensorBytes<'b>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sdk::engine::FeedData;
 
     #[test]
     fn a_row_that_was_given_twice_is_answered_once() {

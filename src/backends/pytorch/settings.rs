@@ -44,9 +44,6 @@ impl Settings {
     /// # Errors
     /// `InvalidArgument` if a value is none that the parameter can have.
     pub fn read(config: &ModelConfig) -> Result<Self, Error> {
-        for name in GPU_PARAMETERS {
-            config.boolean_parameter(name)?;
-        }
         let flag = |name| config.boolean_parameter(name);
         Ok(Settings {
             options: RunOptions {
@@ -55,6 +52,8 @@ impl Settings {
                 jit_profiling: flag("ENABLE_JIT_PROFILING")?,
                 jit_executor: flag("ENABLE_JIT_EXECUTOR")?,
                 tensor_fuser: flag("ENABLE_TENSOR_FUSER")?,
+                cudnn: flag("DISABLE_CUDNN")?.map(|is_off| !is_off),
+                cleans_cache: flag("ENABLE_CACHE_CLEANING")?.unwrap_or(false),
             },
             share_weights: flag("ENABLE_WEIGHT_SHARING")?.unwrap_or(false),
             intra_op_threads: thread_count(config, "INTRA_OP_THREAD_COUNT")?,
@@ -100,10 +99,12 @@ impl Settings {
 pub fn ineffective_parameters(
     config: &ModelConfig,
     is_compiled: bool,
+    is_on_gpus: bool,
 ) -> Vec<(&'static str, &'static str)> {
     let script: &[_] = if is_compiled { &SCRIPT_PARAMETERS } else { &[] };
+    let gpu: &[_] = if is_on_gpus { &[] } else { &GPU_PARAMETERS };
     let reasons = [
-        (&GPU_PARAMETERS[..], "has no effect on CPU instances"),
+        (gpu, "has no effect on CPU instances"),
         (script, "has no effect on models compiled by AOTInductor"),
         (
             &PYTHON_PARAMETERS[..],
@@ -152,6 +153,8 @@ mod tests {
                     jit_profiling: None,
                     jit_executor: None,
                     tensor_fuser: None,
+                    cudnn: None,
+                    cleans_cache: false,
                 },
                 share_weights: false,
                 intra_op_threads: None,
@@ -164,6 +167,8 @@ mod tests {
             ("ENABLE_JIT_PROFILING", "0"),
             ("ENABLE_JIT_EXECUTOR", "1"),
             ("ENABLE_TENSOR_FUSER", "false"),
+            ("DISABLE_CUDNN", "true"),
+            ("ENABLE_CACHE_CLEANING", "1"),
             ("ENABLE_WEIGHT_SHARING", "true"),
             ("INTRA_OP_THREAD_COUNT", "3"),
             ("INTER_OP_THREAD_COUNT", "-1"),
@@ -178,6 +183,8 @@ mod tests {
                     jit_profiling: Some(false),
                     jit_executor: Some(true),
                     tensor_fuser: Some(false),
+                    cudnn: Some(false),
+                    cleans_cache: true,
                 },
                 share_weights: true,
                 intra_op_threads: Some(3),
@@ -208,13 +215,14 @@ mod tests {
             ("DISABLE_CUDNN", "true"),
             ("NUM_THREADS", "4"),
         ]);
-        let names = |is_compiled| -> Vec<_> {
-            let found = ineffective_parameters(&config, is_compiled);
+        let names = |is_compiled, is_on_gpus| -> Vec<_> {
+            let found = ineffective_parameters(&config, is_compiled, is_on_gpus);
             found.into_iter().map(|(name, _)| name).collect()
         };
-        assert_eq!(names(false), ["DISABLE_CUDNN", "NUM_THREADS"]);
+        assert_eq!(names(false, false), ["DISABLE_CUDNN", "NUM_THREADS"]);
+        assert_eq!(names(false, true), ["NUM_THREADS"]);
         assert_eq!(
-            names(true),
+            names(true, false),
             ["DISABLE_CUDNN", "INFERENCE_MODE", "NUM_THREADS"]
         );
     }

@@ -12,6 +12,7 @@ import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
+import cuda
 import library_places
 import pytorch_engine as engine
 import pytorch_faults as faults
@@ -21,6 +22,7 @@ from framework import FrameworkCase, infer, parameters
 from oracle import run
 from processes import threads_of
 from repository import tensors
+from test_gpus import GpuCase
 
 SCRIPT = 'platform: "pytorch_libtorch"\nbackend: "pytorch"\n'
 # The real Triton of the comparison is older than the platform `torch_aoti`; the file's name tells as well.
@@ -380,6 +382,35 @@ class Refused(PytorchCase):
         self.check_files("model.pt2", faults.compiled_files(), config(PAIR, TWO, head=COMPILED))
 
 
+@conch_only
+@engine.needs_shim
+@unittest.skipIf(cuda.IS_REAL, "has the devices of the double")
+class OnGpus(PytorchCase, GpuCase):
+    """Instances on GPUs with a torch that is built for CPUs, which is what is fetched."""
+
+    flags = ("--model-control-mode=explicit", "--load-model=open")
+
+    @classmethod
+    def models(cls, repository):
+        engine.add(repository, "open", config(PAIR, TWO, more=""), "addsub")
+        engine.add(repository, "gpu", config(PAIR, TWO, more=CPU.replace("KIND_CPU", "KIND_GPU")), "addsub")
+        engine.add(repository, "compiled_gpu", config(("ARGS[0]",), ("RESULT",), head=COMPILED, more=CPU.replace("KIND_CPU", "KIND_GPU")), "resnet18_compiled")
+
+    def test_what_is_missing_is_told(self):
+        error = self.refused("gpu")
+        self.assertIn("unable to load model 'gpu': instance 'gpu_0_0' is of KIND_GPU: ", error)
+        self.assertIn("is of a build of torch for CPUs: there is no libtorch_cuda.so beside it", error)
+        self.assertIn("or set kind: KIND_CPU in the model's instance_group", error)
+        self.assertEqual(len(error.strip().splitlines()), 1, error)
+        self.assertIn("models compiled by AOTInductor run on CPUs only here", self.refused("compiled_gpu"))
+
+    def test_without_a_group_it_stays_on_cpus(self):
+        group, = self.config_of("open")["instance_group"]
+        self.assertEqual(group["kind"], "KIND_CPU")
+        good, answers = engine.ORACLE.cases("addsub")[0]
+        self.assert_equal(infer(httpclient, self.http(), "open", good, list(TWO)), answers)
+
+
 @needs_library("pytorch")
 @engine.needs_pytorch
 class Libraries(library_places.AllPlaces):
@@ -397,7 +428,7 @@ class Libraries(library_places.AllPlaces):
         with tempfile.TemporaryDirectory() as folder:
             for version, text in (("2.10.0", "was compiled for torch 2.10.0, and the torch library is"), ("x", "was compiled for torch x")):
                 shim = pathlib.Path(folder, "libconch_torch.so")
-                shim.write_bytes(b"conch-torch-shim 1 for torch " + version.encode() + b"\0")
+                shim.write_bytes(b"conch-torch-shim 2 for torch " + version.encode() + b"\0")
                 with self.subTest(version=version):
                     self.assert_does_not_start(text, {**engine.NEWEST.environment, "CONCH_PYTORCH_SHIM": str(shim)})
             self.assert_does_not_start("cannot read the shim /nowhere/shim.so", engine.NEWEST.environment,

@@ -6,14 +6,17 @@
 //! models are, after the last container of theirs.
 
 mod compiled;
+mod cuda;
 mod library;
 mod module;
 mod shim;
+mod stream_guard;
 mod tensor;
 mod torch;
 
 pub use compiled::{ModelContainer, ModelLibrary};
-pub use module::{Input, InputValue, Module, Outputs, Strings};
+pub use cuda::has_cuda_beside;
+pub use module::{Input, InputValue, Module, Outputs, Place, Strings};
 pub use shim::RunOptions;
 pub use tensor::Tensor;
 pub use torch::{CHECK_VARIABLE, PLACE, Torch, check_inputs_of_compiled_models};

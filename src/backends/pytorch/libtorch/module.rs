@@ -25,6 +25,25 @@ unsafe impl Send for Module {}
 // instances share weights.
 unsafe impl Sync for Module {}
 
+/// Where a module's weights are put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Cpu,
+    Gpu(i32),
+    /// Where it was saved from.
+    AsSaved,
+}
+
+impl Place {
+    fn to_raw(self) -> i32 {
+        match self {
+            Place::Gpu(number) => number,
+            Place::Cpu => -1,
+            Place::AsSaved => -2,
+        }
+    }
+}
+
 /// An argument of a run.
 pub struct Input<'i> {
     /// Of an entry of a dictionary.
@@ -50,7 +69,7 @@ pub struct Strings {
 }
 
 impl Module {
-    /// Loads a module, onto the CPU if it is told so, else where it was saved from.
+    /// Loads a module to its place.
     ///
     /// # Errors
     /// `Unavailable` if there is no shim; `Internal` with torch's own words.
@@ -58,7 +77,7 @@ impl Module {
         torch: &Arc<Torch>,
         path: &Path,
         inference_mode: bool,
-        to_cpu: bool,
+        place: Place,
     ) -> Result<Self, Error> {
         let shim = torch.shim()?;
         let path = c_path(path)?;
@@ -68,7 +87,7 @@ impl Module {
             (shim.load)(
                 path.as_ptr(),
                 i32::from(inference_mode),
-                i32::from(to_cpu),
+                place.to_raw(),
                 &raw mut raw,
             )
         };
@@ -98,19 +117,21 @@ impl Module {
             .collect())
     }
 
-    /// Runs forward.
+    /// Runs forward, on the GPU of this number if there is one: arguments are brought there, and
+    /// results that are there stay there.
     ///
     /// # Errors
     /// `Internal` with the words of what it threw.
     pub fn forward(
         &self,
         options: RunOptions,
+        gpu: Option<i32>,
         inputs: &[Input<'_>],
         is_dictionary: bool,
     ) -> Result<Outputs, Error> {
         let shim = self.torch.shim()?;
         let raw_inputs: Vec<_> = inputs.iter().map(RawInput::from).collect();
-        let options = RawOptions::from(options);
+        let options = RawOptions::new(options, gpu);
         let mut raw = ptr::null_mut();
         // SAFETY: module and inputs are live during the call, which borrows them; the result is
         // writable.

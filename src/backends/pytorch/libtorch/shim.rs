@@ -13,7 +13,7 @@ use super::library::{RawTensor, Version, open};
 const MARK: &[u8] = b"conch-torch-shim ";
 
 /// The interface that this file knows.
-const INTERFACE: &str = "1";
+const INTERFACE: &str = "2";
 
 /// Largest file that is read in search of the mark; the shim has 120 KB.
 const SHIM_BYTES_MAX: u64 = 64 << 20;
@@ -38,6 +38,9 @@ pub struct RunOptions {
     pub jit_profiling: Option<bool>,
     pub jit_executor: Option<bool>,
     pub tensor_fuser: Option<bool>,
+    pub cudnn: Option<bool>,
+    /// Gives unused memory of the GPU back after a run.
+    pub cleans_cache: bool,
 }
 
 #[repr(C)]
@@ -47,10 +50,14 @@ pub struct RawOptions {
     jit_profiling: i32,
     jit_executor: i32,
     tensor_fuser: i32,
+    cudnn: i32,
+    cleans_cache: i32,
+    gpu: i32,
 }
 
-impl From<RunOptions> for RawOptions {
-    fn from(options: RunOptions) -> Self {
+impl RawOptions {
+    /// Of a run on the GPU of this number, if there is one.
+    pub fn new(options: RunOptions, gpu: Option<i32>) -> Self {
         let choice = |value: Option<bool>| value.map_or(-1, i32::from);
         RawOptions {
             inference_mode: i32::from(options.inference_mode),
@@ -58,6 +65,9 @@ impl From<RunOptions> for RawOptions {
             jit_profiling: choice(options.jit_profiling),
             jit_executor: choice(options.jit_executor),
             tensor_fuser: choice(options.tensor_fuser),
+            cudnn: gpu.and(options.cudnn).map_or(-1, i32::from),
+            cleans_cache: i32::from(gpu.is_some() && options.cleans_cache),
+            gpu: gpu.unwrap_or(-1),
         }
     }
 }
@@ -193,9 +203,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("conch-shim-{}", std::process::id()));
         let torch = Version::parse("2.15.0").unwrap();
         for (mark, expected) in [
-            ("conch-torch-shim 1 for torch 2.15.1\0", None),
+            ("conch-torch-shim 2 for torch 2.15.1\0", None),
             (
-                "conch-torch-shim 1 for torch 2.10.0\0",
+                "conch-torch-shim 2 for torch 2.10.0\0",
                 Some("was compiled for torch 2.10.0, and the torch library is 2.15.0: run"),
             ),
             (
@@ -217,29 +227,42 @@ mod tests {
 
     #[test]
     fn options_of_the_process_may_be_left() {
-        let options = RawOptions::from(RunOptions {
+        let given = RunOptions {
             inference_mode: true,
             optimized_execution: false,
             jit_profiling: None,
             jit_executor: Some(false),
             tensor_fuser: Some(true),
-        });
-        let RawOptions {
-            inference_mode,
-            optimized_execution,
-            jit_profiling,
-            jit_executor,
-            tensor_fuser,
-        } = options;
-        assert_eq!(
-            [
+            cudnn: Some(false),
+            cleans_cache: true,
+        };
+        for (gpu, expected) in [
+            (None, [1, 0, -1, 0, 1, -1, 0, -1]),
+            (Some(3), [1, 0, -1, 0, 1, 0, 1, 3]),
+        ] {
+            let RawOptions {
                 inference_mode,
                 optimized_execution,
                 jit_profiling,
                 jit_executor,
-                tensor_fuser
-            ],
-            [1, 0, -1, 0, 1]
-        );
+                tensor_fuser,
+                cudnn,
+                cleans_cache,
+                gpu,
+            } = RawOptions::new(given, gpu);
+            assert_eq!(
+                [
+                    inference_mode,
+                    optimized_execution,
+                    jit_profiling,
+                    jit_executor,
+                    tensor_fuser,
+                    cudnn,
+                    cleans_cache,
+                    gpu
+                ],
+                expected
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::Feed;
-use sdk::{DataType, Error, element_count, shape_text};
+use sdk::{DataType, Error, MemorySource, element_count, shape_text};
 
 use super::library::RawTensor;
 use super::torch::Torch;
@@ -15,6 +15,8 @@ use crate::tensors::SCALAR_TYPES;
 
 /// `c10::DeviceType::CPU`.
 const CPU: i32 = 0;
+/// `c10::DeviceType::CUDA`.
+const CUDA: i32 = 1;
 
 /// A tensor owned by this wrapper.
 pub struct Tensor {
@@ -81,6 +83,92 @@ impl Tensor {
                 .for_each(|value| *value = u8::from(*value != 0));
         }
         Ok(tensor)
+    }
+
+    /// A tensor over a feed's bytes on a GPU, which it borrows: it is gone before they are, and so
+    /// is what a model makes of it.
+    ///
+    /// # Errors
+    /// As [`copies_of`](Self::copies_of).
+    pub fn on_device(
+        torch: &Arc<Torch>,
+        feed: &Feed<'_>,
+        bytes: MemorySource<'_>,
+        device: i32,
+    ) -> Result<Self, Error> {
+        let name = feed.name.to_string_lossy();
+        let scalar_type = SCALAR_TYPES.number(feed.data_type).ok_or_else(|| {
+            Error::invalid(format!(
+                "unsupported datatype {} for input '{name}'",
+                feed.data_type.config_name()
+            ))
+        })?;
+        if byte_count(feed.data_type, feed.shape) != Some(bytes.len()) {
+            return Err(Error::invalid(format!(
+                "{} bytes do not make a {} tensor of shape {} for input '{name}'",
+                bytes.len(),
+                feed.data_type.name(),
+                shape_text(feed.shape)
+            )));
+        }
+        let strides = contiguous_strides(feed.shape);
+        let rank = i64::try_from(feed.shape.len())
+            .map_err(|_| Error::invalid("a tensor of too many dimensions"))?;
+        let data = ptr::without_provenance_mut(usize::try_from(bytes.address()).unwrap_or(0));
+        let mut raw = ptr::null_mut();
+        // SAFETY: memory of that GPU with as many bytes as type and shape say, by the check; sizes
+        // and strides are as many as the rank says, and copied; the result is writable.
+        let status = unsafe {
+            (torch.functions.from_blob)(
+                data,
+                rank,
+                feed.shape.as_ptr(),
+                strides.as_ptr(),
+                0,
+                scalar_type,
+                CUDA,
+                device,
+                &raw mut raw,
+            )
+        };
+        torch.check(status, &format!("cannot make a tensor of input '{name}'"))?;
+        // SAFETY: made above, and nobody else's.
+        unsafe { Self::own(torch, raw) }
+    }
+
+    /// The bytes of a tensor on a GPU, in row order; `None` if it is in the memory of CPUs.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is elsewhere, or its elements are not in row order; `Internal` with
+    /// torch's own words.
+    pub fn device_bytes(&self) -> Result<Option<MemorySource<'_>>, Error> {
+        let (mut kind, mut device) = (CPU, 0);
+        let functions = &self.torch.functions;
+        // SAFETY: the tensor is live, the results are writable.
+        let status = unsafe { (functions.device_type)(self.as_ptr(), &raw mut kind) };
+        self.torch.check(status, "cannot read a tensor's device")?;
+        if kind != CUDA {
+            return Ok(None);
+        }
+        // SAFETY: as above.
+        let status = unsafe { (functions.device_index)(self.as_ptr(), &raw mut device) };
+        self.torch.check(status, "cannot read a tensor's device")?;
+        let shape = self.shape()?;
+        let count = self.byte_count(&shape)?;
+        if !is_contiguous(&shape, &self.dimensions(functions.strides)?) {
+            return Err(Error::unsupported(
+                "an output on a GPU in another order than by rows",
+            ));
+        }
+        let address = match count {
+            0 => 0,
+            _ => self.data()?.addr() as u64,
+        };
+        // SAFETY: a contiguous tensor has as many bytes as type and shape say, which live as long
+        // as it.
+        Ok(Some(unsafe {
+            MemorySource::on_device(address, count, device)
+        }))
     }
 
     /// A tensor of zeros.

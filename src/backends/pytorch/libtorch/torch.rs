@@ -11,6 +11,7 @@ use conch_backend_sdk as sdk;
 use sdk::Error;
 use sdk::engine::{LibraryPlace, OnlyEngine, text_at};
 
+use super::cuda::CudaFunctions;
 use super::library::{RawTensor, Version, open};
 use super::shim::Shim;
 
@@ -49,12 +50,16 @@ sdk::functions! {
         aoti_torch_empty_strided as empty_strided(
             i64, *const i64, *const i64, i32, i32, i32, *mut *mut RawTensor
         ) -> Status;
+        aoti_torch_create_tensor_from_blob as from_blob(
+            *mut c_void, i64, *const i64, *const i64, i64, i32, i32, i32, *mut *mut RawTensor
+        ) -> Status;
         aoti_torch_get_data_ptr as data_ptr(*mut RawTensor, *mut *mut c_void) -> Status;
         aoti_torch_get_dim as dim(*mut RawTensor, *mut i64) -> Status;
         aoti_torch_get_sizes as sizes(*mut RawTensor, *mut *mut i64) -> Status;
         aoti_torch_get_strides as strides(*mut RawTensor, *mut *mut i64) -> Status;
         aoti_torch_get_dtype as dtype(*mut RawTensor, *mut i32) -> Status;
         aoti_torch_get_device_type as device_type(*mut RawTensor, *mut i32) -> Status;
+        aoti_torch_get_device_index as device_index(*mut RawTensor, *mut i32) -> Status;
         aoti_torch_delete_tensor_object as delete(*mut RawTensor) -> Status;
         // `void at::set_num_threads(int)`, which has no C name. Throws for counts below 1 alone.
         _ZN2at15set_num_threadsEi as set_num_threads(c_int);
@@ -74,6 +79,8 @@ pub struct Torch {
     path: PathBuf,
     /// The shim, or why there is none.
     shim: Result<Shim, Error>,
+    /// What it has for GPUs, or why nothing; opened for the first instance on one.
+    cuda: OnceLock<Result<CudaFunctions, Error>>,
 }
 
 /// The one that is open.
@@ -117,6 +124,7 @@ impl Torch {
             version,
             path: path.to_owned(),
             shim: find_shim(path, shim, directory).and_then(|shim| Shim::open(&shim, version)),
+            cuda: OnceLock::new(),
         })
     }
 
@@ -133,6 +141,13 @@ impl Torch {
     /// Why there is none.
     pub(super) fn shim(&self) -> Result<&Shim, Error> {
         self.shim.as_ref().map_err(Clone::clone)
+    }
+
+    /// # Errors
+    /// Why it has nothing for GPUs.
+    pub(super) fn cuda(&self) -> Result<&CudaFunctions, Error> {
+        let opened = self.cuda.get_or_init(|| CudaFunctions::open(&self.path));
+        opened.as_ref().map_err(Clone::clone)
     }
 
     /// How many threads operators use that are called on this thread, itself among them. Each

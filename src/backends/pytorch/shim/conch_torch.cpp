@@ -4,6 +4,8 @@
 // Tensors cross as torch's own C handles (AtenTensorHandle), which the backend makes, reads and frees by torch's C interface.
 // Functions that can fail return NULL, or a text that conch_torch_free_text frees. No exception leaves this file.
 
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
@@ -79,6 +81,10 @@ struct conch_torch_options {
   int32_t jit_profiling;
   int32_t jit_executor;
   int32_t tensor_fuser;
+  int32_t cudnn;
+  int32_t cleans_cache;  // of the GPU's memory, after a run
+  // Where arguments are brought and results left; -1: arguments stay where they are, results are brought to the CPU.
+  int32_t gpu;
 };
 
 // A tensor (borrowed); or a list of strings, all bytes one behind the other and the length of each; or None, where both are NULL.
@@ -90,7 +96,7 @@ struct conch_torch_input {
   size_t count;
 };
 
-// An output: a tensor on the CPU, contiguous, the caller's from here on; or a list of strings as on Triton's wire.
+// An output: a tensor on the CPU, or on the GPU of the run, contiguous, the caller's from here on; or a list of strings as on Triton's wire.
 struct conch_torch_output {
   AtenTensorHandle tensor;
   std::string key;
@@ -105,17 +111,19 @@ struct conch_torch_outputs {
 // Read out of this file before it is opened: the number of this interface, which changes with it, and the version of torch whose headers
 // this was compiled with.
 extern const char conch_torch_shim[];
-const char conch_torch_shim[] = "conch-torch-shim 1 for torch " TORCH_VERSION;
+const char conch_torch_shim[] = "conch-torch-shim 2 for torch " TORCH_VERSION;
 
 void conch_torch_free_text(char* text) {
   if (text != out_of_memory) free(text);
 }
 
-char* conch_torch_load(const char* path, int32_t inference_mode, int32_t map_to_cpu, conch_torch_module** loaded) {
+// `place`: the number of a GPU, -1 for the CPU, -2 for where the module was saved from.
+char* conch_torch_load(const char* path, int32_t inference_mode, int32_t place, conch_torch_module** loaded) {
   return guarded([&] {
     c10::InferenceMode guard(inference_mode != 0);
     std::optional<c10::Device> device;
-    if (map_to_cpu) device = c10::Device(c10::kCPU);
+    if (place == -1) device = c10::Device(c10::kCPU);
+    if (place >= 0) device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(place));
     torch::jit::Module module = torch::jit::load(path, device);
     check_weights(module);
     *loaded = new conch_torch_module{std::move(module)};
@@ -151,8 +159,16 @@ namespace {
 
 using c10::IValue;
 
-IValue value_of(const conch_torch_input& input) {
-  if (input.tensor) return *torch::aot_inductor::tensor_handle_to_tensor_pointer(input.tensor);
+std::optional<c10::Device> gpu_of(const conch_torch_options& options) {
+  if (options.gpu < 0) return std::nullopt;
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.gpu));
+}
+
+IValue value_of(const conch_torch_input& input, const std::optional<c10::Device>& gpu) {
+  if (input.tensor) {
+    const at::Tensor& tensor = *torch::aot_inductor::tensor_handle_to_tensor_pointer(input.tensor);
+    return gpu ? tensor.to(*gpu) : tensor;
+  }
   if (!input.lengths) return IValue();
   c10::List<std::string> strings;
   strings.reserve(input.count);
@@ -169,16 +185,19 @@ void apply(const conch_torch_options& options) {
   if (options.jit_profiling >= 0) torch::jit::getProfilingMode() = options.jit_profiling != 0;
   if (options.jit_executor >= 0) torch::jit::getExecutorMode() = options.jit_executor != 0;
   if (options.tensor_fuser >= 0) torch::jit::setTensorExprFuserEnabled(options.tensor_fuser != 0);
+  if (options.cudnn >= 0) at::globalContext().setUserEnabledCuDNN(options.cudnn != 0);
 }
 
 // Throws upstream's words for what is neither a tensor nor a list of strings. `where` is "output" or "output at index N".
-void add(std::vector<conch_torch_output>& outputs, const IValue& value, const std::string& key, const std::string& where) {
+void add(std::vector<conch_torch_output>& outputs, const IValue& value, const std::string& key, const std::string& where,
+         const std::optional<c10::Device>& gpu) {
   conch_torch_output output{nullptr, key, "", 0};
   if (value.isTensor()) {
     at::Tensor tensor = value.toTensor();
     if (!tensor.defined()) throw std::invalid_argument(where + " is an undefined tensor");
     // What shows another tensor's memory conjugated or negated holds other bytes than values.
-    tensor = tensor.to(c10::kCPU).resolve_conj().resolve_neg().contiguous();
+    if (!gpu || tensor.device() != *gpu) tensor = tensor.to(c10::kCPU);
+    tensor = tensor.resolve_conj().resolve_neg().contiguous();
     output.tensor = torch::aot_inductor::new_tensor_handle(std::move(tensor));
   } else if (value.isList()) {
     const auto type = value.toList().elementType();
@@ -198,21 +217,21 @@ void add(std::vector<conch_torch_output>& outputs, const IValue& value, const st
   outputs.push_back(std::move(output));
 }
 
-void collect(std::vector<conch_torch_output>& outputs, const IValue& result) {
+void collect(std::vector<conch_torch_output>& outputs, const IValue& result, const std::optional<c10::Device>& gpu) {
   auto at = [](size_t index) { return "output at index " + std::to_string(index); };
   if (result.isTuple()) {
     const auto& elements = result.toTupleRef().elements();
-    for (size_t index = 0; index < elements.size(); ++index) add(outputs, elements[index], "", at(index));
+    for (size_t index = 0; index < elements.size(); ++index) add(outputs, elements[index], "", at(index), gpu);
   } else if (result.isTensorList()) {
     const auto& elements = result.toListRef();
-    for (size_t index = 0; index < elements.size(); ++index) add(outputs, elements[index], "", at(index));
+    for (size_t index = 0; index < elements.size(); ++index) add(outputs, elements[index], "", at(index), gpu);
   } else if (result.isGenericDict()) {
     for (const auto& entry : result.toGenericDict()) {
       if (!entry.key().isString()) throw std::invalid_argument("output must be a dictionary whose keys are strings");
-      add(outputs, entry.value(), entry.key().toStringRef(), "output '" + entry.key().toStringRef() + "'");
+      add(outputs, entry.value(), entry.key().toStringRef(), "output '" + entry.key().toStringRef() + "'", gpu);
     }
   } else if (result.isTensor() || result.isList()) {
-    add(outputs, result, "", "output");
+    add(outputs, result, "", "output", gpu);
   } else {
     throw std::invalid_argument(
         "output must be of type Tensor, List[str] or Tuple containing one of these two types. It should not be a Scalar");
@@ -237,18 +256,20 @@ char* conch_torch_forward(conch_torch_module* module, const conch_torch_options*
   std::vector<conch_torch_output> outputs;
   char* error = guarded([&] {
     apply(*options);
+    const std::optional<c10::Device> gpu = gpu_of(*options);
     c10::InferenceMode guard(options->inference_mode != 0);
     torch::NoGradGuard no_grad;
     std::vector<IValue> arguments;
     if (is_dictionary) {
       c10::Dict<std::string, at::Tensor> dictionary;
       for (size_t index = 0; index < input_count; ++index)
-        dictionary.insert(inputs[index].key, value_of(inputs[index]).toTensor());
+        dictionary.insert(inputs[index].key, value_of(inputs[index], gpu).toTensor());
       arguments.emplace_back(std::move(dictionary));
     } else {
-      for (size_t index = 0; index < input_count; ++index) arguments.push_back(value_of(inputs[index]));
+      for (size_t index = 0; index < input_count; ++index) arguments.push_back(value_of(inputs[index], gpu));
     }
-    collect(outputs, module->module.forward(std::move(arguments)));
+    collect(outputs, module->module.forward(std::move(arguments)), gpu);
+    if (options->cleans_cache) at::accelerator::emptyCache();
     *results = new conch_torch_outputs{std::move(outputs)};
   });
   if (error) free_tensors(outputs);
