@@ -157,6 +157,33 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([output, pb_utils.Tensor("FACTS", text), pb_utils.Tensor("Z", 3 * values)])
 '''
 
+# Takes the GPUs for itself, as vLLM does: finds them by the driver, and has a tensor on the last of them.
+TAKES_GPUS = '''
+import ctypes
+import json
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+import gpu_memory
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        count = ctypes.c_int()
+        gpu_memory.call("cuDeviceGetCount", ctypes.byref(count))
+        self.facts = {"kind": args["model_instance_kind"], "device": args["model_instance_device_id"], "count": count.value,
+                      "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        values = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+        output = pb_utils.Tensor.from_dlpack("Y", gpu_memory.Array(2 * values, self.facts["count"] - 1))
+        text = np.array([json.dumps(self.facts)], dtype=np.object_)
+        return pb_utils.InferenceResponse([output, pb_utils.Tensor("FACTS", text), pb_utils.Tensor("Z", 3 * values)])
+'''
+
 # A response for each of the first values, all of which lie on a GPU.
 STREAMS = '''
 import json
@@ -610,6 +637,41 @@ class Killed(PythonGpuCase):
         until_equal(lambda: self.ask("on_cpu", values)[0], 200, "the others answer")
         # A pool for each device and the region; a buffer and a mapping of the last process.
         until(lambda: len(self.memory()), "nothing is left of the processes that ended", accept=lambda count: count <= 5)
+
+
+@conch_only
+@unittest.skipIf(cuda.IS_REAL, "has the devices of the double")
+class LeftToTheModel(PythonGpuCase):
+    """Instances of KIND_MODEL, as those of vLLM: the model has all GPUs, and the server takes nothing of them."""
+
+    @staticmethod
+    def models(repository):
+        own = python(*TENSORS).replace("kind: KIND_CPU", "kind: KIND_MODEL")
+        repository.model("own", own, files=with_memory(TAKES_GPUS))
+
+    def test_the_model_has_the_gpus(self):
+        values = self.values(SMALL)
+        status, facts, found = self.ask("own", values)
+        self.assertEqual(status, 200, facts)
+        self.assertEqual(facts, {"kind": "MODEL", "device": "0", "count": 2, "visible": None})
+        numpy.testing.assert_array_equal(found, 2 * values)
+        target = self.array(values.nbytes, device=1)
+        self.registered("out", target)
+        self.assertEqual(self.ask("own", values, None, part("out", 0, values.nbytes))[0], 200)
+        self.assertEqual(target.read(), (2 * values).tobytes())
+
+    def test_those_that_the_server_was_left(self):
+        with Repository() as repository:
+            self.models(repository)
+            environment = {**self.environment, "CUDA_VISIBLE_DEVICES": "1"}
+            with servers.Server(repository.path, environment=environment) as server:
+                tensor = {"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+                body = {"inputs": [tensor], "outputs": [{"name": "FACTS"}]}
+                status, reply = server.post_json("/v2/models/own/infer", body)
+                self.assertEqual(status, 200, reply)
+                facts = json.loads(json.loads(reply)["outputs"][0]["data"][0])
+                self.assertEqual((facts["count"], facts["visible"]), (1, "1"))
+                self.assertNotIn("CUDA memory pool is created", server.output, "nothing is taken before a tensor leaves")
 
 
 @conch_only
