@@ -32,6 +32,35 @@ pub type CONCH_ModelInstanceExecuteBeginFn = unsafe extern "C" fn(
 pub type CONCH_ModelInstanceExecuteEndFn =
     unsafe extern "C" fn(instance: *mut TRITONBACKEND_ModelInstance) -> *mut TRITONSERVER_Error;
 
+/// A backend whose instances keep several batches in flight may export these three beside
+/// TRITONBACKEND_ModelInstanceExecute, as `CONCH_ModelInstanceEnqueue`, `CONCH_ModelInstancePoll`
+/// and `CONCH_ModelInstanceDepthMax`. The server then calls them instead of Execute, one at a time
+/// per instance and from one thread. None of them waits for a device: that thread also drives other
+/// instances.
+///
+/// Enqueue is as Execute, but returns once the work of the batch is enqueued. On success the
+/// requests are the backend's; an error gives all of them back, as with Execute. At most so many
+/// batches are in flight as DepthMax wrote.
+pub type CONCH_ModelInstanceEnqueueFn = unsafe extern "C" fn(
+    instance: *mut TRITONBACKEND_ModelInstance,
+    requests: *mut *mut TRITONBACKEND_Request,
+    request_count: u32,
+) -> *mut TRITONSERVER_Error;
+/// Answers and releases the requests of the batches that are done, in the order in which they were
+/// enqueued, and writes how many batches are in flight after that. A batch that is done but behind
+/// one that is not counts. After an error the server takes it that no batch was finished, and polls
+/// again.
+pub type CONCH_ModelInstancePollFn = unsafe extern "C" fn(
+    instance: *mut TRITONBACKEND_ModelInstance,
+    in_flight_count: *mut u32,
+) -> *mut TRITONSERVER_Error;
+/// Writes how many batches may be in flight at once: at least 1. Called once, after the instance
+/// was initialized.
+pub type CONCH_ModelInstanceDepthMaxFn = unsafe extern "C" fn(
+    instance: *mut TRITONBACKEND_ModelInstance,
+    depth_max: *mut u32,
+) -> *mut TRITONSERVER_Error;
+
 unsafe extern "C" {
     /// Writes a new charge of 0 bytes, which outlives the model; the caller deletes it.
     pub fn CONCH_MemoryChargeNew(

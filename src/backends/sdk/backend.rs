@@ -56,11 +56,14 @@ pub trait Instance: Sized + Send + 'static {
     /// Any error: the model is not loaded, and the message is its reason.
     fn initialize(model: &Self::Model, context: &InstanceContext) -> Result<Self, Error>;
 
-    /// Executes a batch; may block. See [`Batch`] for who answers what.
+    /// Executes a batch; may block. See [`Batch`] for who answers what. An instance that is exported
+    /// with `detached` or `stream` needs none.
     ///
     /// # Errors
     /// Any error that concerns all requests of the batch.
-    fn execute(&mut self, model: &Self::Model, batch: &Batch<'_>) -> Result<(), Error>;
+    fn execute(&mut self, _model: &Self::Model, _batch: &Batch<'_>) -> Result<(), Error> {
+        Err(Error::unsupported("the instance takes over its batches"))
+    }
 }
 
 /// How far an execution came.

@@ -104,10 +104,7 @@ impl<'b> Batch<'b> {
     pub(crate) fn open(self) -> OpenBatch {
         OpenBatch {
             requests: self.requests.to_vec(),
-            start: ExecutionStart {
-                exec_ns: self.exec_start_ns,
-                compute_ns: self.compute_start_ns.get(),
-            },
+            start: self.start(),
         }
     }
 
@@ -119,6 +116,21 @@ impl<'b> Batch<'b> {
     /// Marks the end of computation and the start of output scattering.
     pub fn end_compute(&self) {
         self.compute_end_ns.set(monotonic_ns());
+    }
+
+    /// When computation started and ended, on the clock of [`clock`](crate::clock): of a batch
+    /// whose work ran on a device, as its events tell.
+    pub fn set_compute_times(&self, start_ns: u64, end_ns: u64) {
+        self.compute_start_ns.set(start_ns);
+        self.compute_end_ns.set(end_ns);
+    }
+
+    /// As far as its times are known.
+    pub(crate) fn start(&self) -> ExecutionStart {
+        ExecutionStart {
+            exec_ns: self.exec_start_ns,
+            compute_ns: self.compute_start_ns.get(),
+        }
     }
 
     /// Answers what is unanswered, reports statistics and releases every request; or gives
@@ -235,6 +247,7 @@ impl<'b> Batch<'b> {
 
     fn answer_rest(&self, error: Option<Error>) {
         for request in self.requests() {
+            drop(request.slot.kept.take());
             if request.slot.outcome.get() != Outcome::Open {
                 continue;
             }

@@ -72,23 +72,47 @@ impl DetachedBatch {
         self.end(|batch| caught(|| execute(batch)));
     }
 
+    /// Looks at the batch and leaves it unfinished: reads inputs, begins responses and
+    /// [keeps](crate::Response::keep) them. What is answered here stays answered.
+    pub fn with<R>(&mut self, look: impl FnOnce(&Batch<'_>) -> R) -> R {
+        let batch = self.batch(&self.requests);
+        let found = look(&batch);
+        let start = batch.start();
+        self.start = start;
+        found
+    }
+
+    /// Requests in the batch.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
     fn end(&mut self, execute: impl FnOnce(&Batch<'_>) -> Result<(), Error>) {
         let requests = std::mem::take(&mut self.requests);
-        // SAFETY: the requests are live and owned by this, there is one fresh slot for each, and
-        // the instance is live as long as the factories count this.
-        let batch = unsafe {
+        let batch = self.batch(&requests);
+        let result = execute(&batch);
+        batch.finish_detached(result);
+    }
+
+    /// The batch, of whose requests the caller says where they are.
+    fn batch<'b>(&'b self, requests: &'b [NonNull<abi::TRITONBACKEND_Request>]) -> Batch<'b> {
+        // SAFETY: the requests are live and owned by this, there is one slot for each, fresh or as
+        // an earlier look left it, and the instance is live as long as the factories count this.
+        unsafe {
             Batch::new(
                 self.instance,
-                &requests,
+                requests,
                 &self.slots,
                 self.max_batch_size,
                 self.is_decoupled,
                 self.start,
                 &self.factories,
             )
-        };
-        let result = execute(&batch);
-        batch.finish_detached(result);
+        }
     }
 }
 

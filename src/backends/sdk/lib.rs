@@ -36,6 +36,7 @@ mod response;
 mod scatter;
 mod server;
 mod slot;
+mod stream_instance;
 mod symbol;
 mod tensor_bytes;
 mod trace;
@@ -74,6 +75,7 @@ pub use server::{
     HostMemory, OutputMemory, Server, ServerCall, ServerDelivery, ServerOutput, ServerRequest,
     ServerResponse, TensorMemory,
 };
+pub use stream_instance::StreamInstance;
 pub use tensor_bytes::{Element, TensorBytes};
 pub use trace::{RequestTrace, TraceParent};
 

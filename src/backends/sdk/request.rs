@@ -57,6 +57,12 @@ impl<'b> Request<'b> {
         }
     }
 
+    /// The response that [`Response::keep`] kept, if there is one.
+    pub fn take_kept(self) -> Option<Response<'b>> {
+        let outgoing = self.slot.kept.take()?;
+        Some(Response::resume(outgoing, self.slot))
+    }
+
     /// Whether the client gave up. Work for such a request may stop and be answered with a
     /// CANCELLED error.
     ///

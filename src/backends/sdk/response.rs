@@ -44,6 +44,18 @@ impl<'b> Response<'b> {
         self.outgoing.send(true)
     }
 
+    /// Keeps the response with its request, beyond the call that brought the batch: for
+    /// [`Request::take_kept`](crate::Request::take_kept) when the batch is finished. Its outputs do
+    /// not move meanwhile. A request keeps one response; another one takes its place.
+    pub fn keep(self) {
+        self.slot.kept.set(Some(self.outgoing));
+    }
+
+    /// A response that was kept.
+    pub(crate) fn resume(outgoing: Outgoing, slot: &'b Slot) -> Self {
+        Response { outgoing, slot }
+    }
+
     /// Sends the response with more to come; for decoupled models.
     ///
     /// # Errors

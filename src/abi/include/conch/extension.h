@@ -47,6 +47,30 @@ struct TRITONSERVER_Error* CONCH_ModelInstanceExecuteBegin(
     uint32_t request_count, uint64_t wait_ns, bool* is_open);
 struct TRITONSERVER_Error* CONCH_ModelInstanceExecuteEnd(struct TRITONBACKEND_ModelInstance* instance);
 
+/* A backend whose instances keep several batches in flight may export the following three beside
+ * TRITONBACKEND_ModelInstanceExecute, which other servers call. The server then calls them instead of
+ * Execute, one at a time per instance and from one thread. None of them waits for a device: that
+ * thread also drives other instances.
+ *
+ * Enqueue is as Execute, but returns once the work of the batch is enqueued. On success the requests
+ * are the backend's; an error gives all of them back, as with Execute. At most so many batches are in
+ * flight as DepthMax wrote. */
+struct TRITONSERVER_Error* CONCH_ModelInstanceEnqueue(
+    struct TRITONBACKEND_ModelInstance* instance, struct TRITONBACKEND_Request** requests,
+    uint32_t request_count);
+
+/* Answers and releases the requests of the batches that are done, in the order in which they were
+ * enqueued, and writes how many batches are in flight after that. A batch that is done but behind one
+ * that is not counts. After an error the server takes it that no batch was finished, and polls
+ * again. */
+struct TRITONSERVER_Error* CONCH_ModelInstancePoll(
+    struct TRITONBACKEND_ModelInstance* instance, uint32_t* in_flight_count);
+
+/* Writes how many batches may be in flight at once: at least 1. Called once, after the instance was
+ * initialized. */
+struct TRITONSERVER_Error* CONCH_ModelInstanceDepthMax(
+    struct TRITONBACKEND_ModelInstance* instance, uint32_t* depth_max);
+
 #ifdef __cplusplus
 }
 #endif

@@ -84,6 +84,20 @@ pub unsafe fn instance_execute_detached<I: DetachingInstance>(
     requests: *mut *mut abi::TRITONBACKEND_Request,
     request_count: u32,
 ) -> RawError {
+    // SAFETY: by this function's contract.
+    unsafe { hand_over(raw, requests, request_count, I::submit) }
+}
+
+/// Gives `submit` the batch of a call, for good.
+///
+/// # Safety
+/// As [`instance_execute`].
+pub(super) unsafe fn hand_over<I: Instance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+    submit: impl FnOnce(&mut I, &I::Model, DetachedBatch),
+) -> RawError {
     let start = ExecutionStart {
         exec_ns: monotonic_ns(),
         compute_ns: 0,
@@ -116,7 +130,7 @@ pub unsafe fn instance_execute_detached<I: DetachingInstance>(
     // A panic is logged by `caught`, and the batch answered by its drop.
     let instance = &mut cell.instance;
     let _ = caught(|| {
-        instance.submit(&model.model, batch);
+        submit(instance, &model.model, batch);
         Ok(())
     });
     ptr::null_mut()
@@ -193,7 +207,7 @@ unsafe fn begin_execution<I: Instance>(
 /// # Safety
 /// The instance is live, and its state is the box of `instance_initialize`, used by one execution
 /// at a time.
-unsafe fn executing<'s, I: Instance>(
+pub(super) unsafe fn executing<'s, I: Instance>(
     raw: *mut abi::TRITONBACKEND_ModelInstance,
 ) -> Result<&'s mut InstanceCell<I>, Error> {
     let mut state: *mut c_void = ptr::null_mut();

@@ -7,7 +7,8 @@
 /// implements [`Ready`]. `export_backend!(Type, open)` also exports executions in two parts, for
 /// which its instance implements [`OpenInstance`]. Both: `export_backend!(Type, open, ready)`.
 /// `export_backend!(Type, detached)` has batches overlap, for which its instance implements
-/// [`DetachingInstance`].
+/// [`DetachingInstance`]. `export_backend!(Type, stream)` also has the server keep them in flight
+/// without a thread that waits, for which its instance implements [`StreamInstance`].
 #[macro_export]
 macro_rules! export_backend {
     (@all_but_execute $backend:ty) => {
@@ -94,6 +95,56 @@ macro_rules! export_backend {
                 unsafe {
                     entry::instance_execute_detached::<Instance>(instance, requests, request_count)
                 }
+            }
+        };
+    };
+    ($backend:ty, stream) => {
+        $crate::export_backend!(@all_but_execute $backend);
+
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
+            type RawError = *mut abi::TRITONSERVER_Error;
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                requests: *mut *mut abi::TRITONBACKEND_Request,
+                request_count: u32,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe {
+                    entry::instance_execute_stream::<Instance>(instance, requests, request_count)
+                }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn CONCH_ModelInstanceEnqueue(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                requests: *mut *mut abi::TRITONBACKEND_Request,
+                request_count: u32,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_enqueue::<Instance>(instance, requests, request_count) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn CONCH_ModelInstancePoll(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                in_flight_count: *mut u32,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_poll::<Instance>(instance, in_flight_count) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn CONCH_ModelInstanceDepthMax(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                depth_max: *mut u32,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_depth_max::<Instance>(instance, depth_max) }
             }
         };
     };

@@ -10,6 +10,7 @@ mod cells;
 mod execution;
 mod export;
 mod lifecycle;
+mod stream;
 
 pub use execution::{
     instance_execute, instance_execute_begin, instance_execute_detached, instance_execute_end,
@@ -18,5 +19,6 @@ pub use lifecycle::{
     attributes, finalize, initialize, instance_finalize, instance_initialize, instance_ready,
     model_finalize, model_initialize,
 };
+pub use stream::{instance_depth_max, instance_enqueue, instance_execute_stream, instance_poll};
 
 type RawError = *mut conch_abi::TRITONSERVER_Error;

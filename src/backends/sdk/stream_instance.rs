@@ -1,0 +1,25 @@
+//! Instances that keep several batches in flight on the streams of a device.
+
+use crate::{DetachedBatch, Instance};
+
+/// An instance that only enqueues work on streams; [`export_backend!`](crate::export_backend) with
+/// `stream` has servers that know how drive it without waiting for the device. Other servers get an
+/// Execute that enqueues and polls until nothing is in flight.
+///
+/// Calls come one at a time, on one thread, which drives other instances as well: none may block.
+///
+/// The batches of an instance that is dropped are finished or dropped before: the device must not
+/// use their memory afterwards. A server that gave up on a batch whose work never ends drops
+/// neither the batch nor the instance.
+pub trait StreamInstance: Instance {
+    /// Batches that may be in flight at once; at least 1. Does not change.
+    fn depth_max(&self) -> usize;
+
+    /// Takes over a batch and enqueues its work; does not wait for the device. May finish it at
+    /// once.
+    fn enqueue(&mut self, model: &Self::Model, batch: DetachedBatch);
+
+    /// Finishes the batches whose events are reached, in order; returns how many are in flight.
+    /// Does not wait.
+    fn poll(&mut self, model: &Self::Model) -> usize;
+}
