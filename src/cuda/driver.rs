@@ -108,7 +108,7 @@ impl Driver {
 }
 
 /// Every function of the driver that this crate calls.
-const FUNCTIONS: [&str; 49] = [
+const FUNCTIONS: [&str; 50] = [
     "cuCtxEnablePeerAccess",
     "cuCtxSetCurrent",
     "cuDeviceCanAccessPeer",
@@ -124,6 +124,7 @@ const FUNCTIONS: [&str; 49] = [
     "cuDriverGetVersion",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    "cuEventElapsedTime",
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",

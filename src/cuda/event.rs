@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use cudarc::driver::sys::CUevent_flags_enum as Flag;
 
 use crate::error::check;
 use crate::{CudaError, Device};
@@ -25,10 +26,21 @@ impl Event {
     /// # Errors
     /// What the driver refuses.
     pub fn new(device: &Arc<Device>) -> Result<Event, CudaError> {
-        use sys::CUevent_flags_enum as Flag;
+        Event::with_flags(device, Flag::CU_EVENT_DISABLE_TIMING as u32)
+    }
+
+    /// An event that also knows when it was reached.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn timed(device: &Arc<Device>) -> Result<Event, CudaError> {
+        Event::with_flags(device, 0)
+    }
+
+    fn with_flags(device: &Arc<Device>, flags: u32) -> Result<Event, CudaError> {
         let _current = device.current()?;
         let mut handle = std::ptr::null_mut();
-        let flags = Flag::CU_EVENT_DISABLE_TIMING as u32 | Flag::CU_EVENT_BLOCKING_SYNC as u32;
+        let flags = flags | Flag::CU_EVENT_BLOCKING_SYNC as u32;
         // SAFETY: the result is writable.
         check("cuEventCreate", unsafe {
             sys::cuEventCreate(&raw mut handle, flags)
@@ -55,6 +67,26 @@ impl Event {
             Err(error) if error.is_not_ready() => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// The time from `earlier` until this event, on the device's clock; 0 if that is negative. Both
+    /// are timed, of one device, and reached.
+    ///
+    /// # Errors
+    /// What the driver refuses: an event that is not reached, or without a time.
+    pub fn ns_since(&self, earlier: &Event) -> Result<u64, CudaError> {
+        let _current = self.device.current()?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: both events live, and the result is writable.
+        check("cuEventElapsedTime", unsafe {
+            sys::cuEventElapsedTime(&raw mut milliseconds, earlier.handle, self.handle)
+        })?;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a cast of a float saturates, and times below 0 are none"
+        )]
+        Ok((f64::from(milliseconds) * 1e6) as u64)
     }
 
     /// Blocks, without spinning, until the stream has passed the mark.

@@ -319,3 +319,25 @@ fn parts_of_pools_hold_tensors() {
     assert_eq!(pinned.usage().used_bytes, 0);
     assert_eq!(pool.usage().used_bytes, 0);
 }
+
+#[test]
+fn timed_events_tell_the_time_between_them() {
+    let (_alone, _) = alone();
+    let device = device(0);
+    let stream = Stream::new(&device, 0).unwrap();
+    let event = || Event::timed(&device).unwrap();
+    let (first, last) = (event(), event());
+    assert!(last.ns_since(&first).is_err(), "neither was recorded");
+    stream.record(&first).unwrap();
+    stream.synchronize().unwrap();
+    let pause = std::time::Duration::from_millis(3);
+    std::thread::sleep(pause);
+    stream.record(&last).unwrap();
+    last.wait().unwrap();
+    assert!(u128::from(last.ns_since(&first).unwrap()) >= pause.as_nanos());
+    assert_eq!(first.ns_since(&last), Ok(0), "no time is negative");
+    let untimed = Event::new(&device).unwrap();
+    stream.record(&untimed).unwrap();
+    stream.synchronize().unwrap();
+    assert!(untimed.ns_since(&first).is_err());
+}

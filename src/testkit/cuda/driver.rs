@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use crate::code::{
     CONTEXT_IS_DESTROYED, Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, NOT_INITIALIZED,
@@ -49,13 +50,15 @@ pub struct Device {
 
 pub struct Event {
     pub device: usize,
+    is_timed: bool,
     mark: Mutex<Option<Arc<Mark>>>,
 }
 
 impl Event {
-    pub fn new(device: usize) -> Event {
+    pub fn new(device: usize, is_timed: bool) -> Event {
         Event {
             device,
+            is_timed,
             mark: Mutex::new(None),
         }
     }
@@ -63,6 +66,13 @@ impl Event {
     /// The last recording, if there was one.
     pub fn mark(&self) -> Option<Arc<Mark>> {
         lock(&self.mark).clone()
+    }
+
+    /// When its last recording was reached. One that has no times, or was never recorded, is no
+    /// event to ask.
+    pub fn reached_at(&self) -> Result<Instant, Code> {
+        let mark = self.mark().filter(|_| self.is_timed);
+        mark.ok_or(INVALID_HANDLE)?.reached_at()
     }
 
     pub fn set(&self, mark: Arc<Mark>) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::code::{Code, NOT_READY, OUT_OF_MEMORY, is_sticky};
 use crate::health::Health;
@@ -51,14 +52,15 @@ pub struct Mark {
 
 #[derive(Default)]
 struct Reached {
-    is_reached: bool,
+    /// None: it is not reached.
+    at: Option<Instant>,
     failure: Option<Arc<Failure>>,
 }
 
 impl Mark {
     fn reach(&self, failure: Option<Arc<Failure>>) {
         *lock(&self.state) = Reached {
-            is_reached: true,
+            at: Some(Instant::now()),
             failure,
         };
         self.changed.notify_all();
@@ -73,11 +75,15 @@ impl Mark {
 
     pub fn query(&self) -> Result<(), Code> {
         let state = lock(&self.state);
-        if state.is_reached {
+        if state.at.is_some() {
             Mark::outcome(&state)
         } else {
             Err(NOT_READY)
         }
+    }
+
+    pub fn reached_at(&self) -> Result<Instant, Code> {
+        lock(&self.state).at.ok_or(NOT_READY)
     }
 
     pub fn wait(&self) -> Result<(), Code> {
@@ -86,7 +92,7 @@ impl Mark {
 
     fn until_reached(&self) -> MutexGuard<'_, Reached> {
         let mut state = lock(&self.state);
-        while !state.is_reached {
+        while state.at.is_none() {
             state = wait(&self.changed, state);
         }
         state

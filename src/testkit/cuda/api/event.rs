@@ -12,6 +12,7 @@ pub type Event = *mut c_void;
 
 /// Blocking synchronisation, no timing, and for other processes.
 const FLAGS: c_uint = 0b111;
+const DISABLE_TIMING: c_uint = 0b010;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut Event, flags: c_uint) -> Code {
@@ -21,7 +22,8 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut Event, flags: c_uint) -> Code
             return Err(INVALID_VALUE);
         }
         let handle = driver.next_handle();
-        lock(&driver.events).insert(handle, Arc::new(driver::Event::new(device)));
+        let event_state = driver::Event::new(device, flags & DISABLE_TIMING == 0);
+        lock(&driver.events).insert(handle, Arc::new(event_state));
         // SAFETY: the caller passes a place for the result.
         unsafe { give(event, std::ptr::without_provenance_mut(handle)) }
     })
@@ -59,6 +61,29 @@ pub extern "C" fn cuEventQuery(event: Event) -> Code {
         let outcome = mark.map_or(Ok(()), |mark| mark.query());
         check(driver, event)?;
         outcome
+    })
+}
+
+/// On the clock of the host: the double's devices have no other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime(
+    milliseconds: *mut f32,
+    start: Event,
+    end: Event,
+) -> Code {
+    call("cuEventElapsedTime", |driver| {
+        let (start, end) = (driver.event(start.addr())?, driver.event(end.addr())?);
+        if start.device != end.device {
+            return Err(INVALID_HANDLE);
+        }
+        let since = start.reached_at()?;
+        let at = end.reached_at()?;
+        let elapsed = match at.checked_duration_since(since) {
+            Some(elapsed) => elapsed.as_secs_f32() * 1e3,
+            None => -(since.duration_since(at).as_secs_f32() * 1e3),
+        };
+        // SAFETY: the caller passes a place for the result.
+        unsafe { give(milliseconds, elapsed) }
     })
 }
 

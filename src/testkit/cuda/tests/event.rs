@@ -127,3 +127,39 @@ fn a_destroyed_stream_still_reaches_its_events() {
     let_copies_go();
     ok!(cuEventSynchronize(event));
 }
+
+#[test]
+fn timed_events_tell_how_far_they_are_apart() {
+    let _session = Session::start();
+    let stream = stream();
+    let (mut first, mut last) = (NONE, NONE);
+    ok!(cuEventCreate(&mut first, 0));
+    ok!(cuEventCreate(&mut last, 1));
+    let mut milliseconds = -1.0f32;
+    // Never recorded.
+    assert_eq!(cu!(cuEventElapsedTime(&mut milliseconds, first, last)), 400);
+    let (address, source) = (alloc(16), pinned(16));
+    ok!(cuEventRecord(first, stream));
+    hold_copies();
+    ok!(cuMemcpyHtoDAsync_v2(
+        address,
+        source.as_ptr().cast(),
+        16,
+        stream
+    ));
+    ok!(cuEventRecord(last, stream));
+    assert_eq!(cu!(cuEventElapsedTime(&mut milliseconds, first, last)), 600);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let_copies_go();
+    ok!(cuEventSynchronize(last));
+    ok!(cuEventElapsedTime(&mut milliseconds, first, last));
+    assert!(milliseconds >= 5.0, "{milliseconds} ms");
+    let forth = milliseconds;
+    ok!(cuEventElapsedTime(&mut milliseconds, last, first));
+    assert!((milliseconds + forth).abs() < 0.01, "{milliseconds} ms");
+    // One without times.
+    assert_eq!(
+        cu!(cuEventElapsedTime(&mut milliseconds, first, event())),
+        400
+    );
+}
