@@ -54,8 +54,8 @@ pub type CONCH_ModelInstancePollFn = unsafe extern "C" fn(
     instance: *mut TRITONBACKEND_ModelInstance,
     in_flight_count: *mut u32,
 ) -> *mut TRITONSERVER_Error;
-/// Writes how many batches may be in flight at once: at least 1. Called once, after the instance
-/// was initialized.
+/// Writes how many batches may be in flight at once; 0 for an instance that blocks, for which the
+/// server calls Execute. Called once, after the instance was initialized.
 pub type CONCH_ModelInstanceDepthMaxFn = unsafe extern "C" fn(
     instance: *mut TRITONBACKEND_ModelInstance,
     depth_max: *mut u32,

@@ -56,8 +56,8 @@ pub trait Instance: Sized + Send + 'static {
     /// Any error: the model is not loaded, and the message is its reason.
     fn initialize(model: &Self::Model, context: &InstanceContext) -> Result<Self, Error>;
 
-    /// Executes a batch; may block. See [`Batch`] for who answers what. An instance that is exported
-    /// with `detached` or `stream` needs none.
+    /// Executes a batch; may block. See [`Batch`] for who answers what. An instance that takes
+    /// over its batches needs none.
     ///
     /// # Errors
     /// Any error that concerns all requests of the batch.

@@ -26,6 +26,7 @@ mod factory;
 mod gather;
 mod guard;
 mod input;
+mod kept_response;
 mod library;
 pub mod log;
 mod memory_charge;
@@ -57,7 +58,7 @@ pub use data_type::{DataType, element_count, shape_text};
 pub use detached::{DetachedBatch, DetachingInstance};
 pub use device::{
     Copies, DEVICE_ALIGNMENT, DeviceAccess, DeviceBlock, DeviceBlocks, DeviceGather, DeviceStream,
-    ExportedMemory, ImportedMemory, MemorySource, MemoryTarget, StreamHandle,
+    ExportedMemory, ImportedMemory, MemorySource, MemoryTarget, StreamBatches, StreamHandle,
 };
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};

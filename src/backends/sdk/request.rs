@@ -59,8 +59,7 @@ impl<'b> Request<'b> {
 
     /// The response that [`Response::keep`] kept, if there is one.
     pub fn take_kept(self) -> Option<Response<'b>> {
-        let outgoing = self.slot.kept.take()?;
-        Some(Response::resume(outgoing, self.slot))
+        Response::resume(self.slot)
     }
 
     /// Whether the client gave up. Work for such a request may stop and be answered with a
@@ -333,6 +332,18 @@ impl<'b> Request<'b> {
     pub fn report_activity(self, name: &CStr) -> Result<(), Error> {
         match self.trace()? {
             Some(trace) => trace.report_activity(name),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`report_activity`](Self::report_activity), as of `at_ns` on the clock of
+    /// [`clock`](crate::clock).
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn report_activity_at(self, name: &CStr, at_ns: u64) -> Result<(), Error> {
+        match self.trace()? {
+            Some(trace) => trace.report_activity_at(name, at_ns),
             None => Ok(()),
         }
     }

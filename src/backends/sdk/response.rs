@@ -10,6 +10,7 @@ use conch_memory::MemoryPlace;
 
 use crate::device::{MemoryTarget, place_of, raw_kind};
 use crate::error::c_string;
+use crate::kept_response::KeptResponse;
 use crate::library::keep_loaded;
 use crate::slot::{Outcome, Slot};
 use crate::symbol::ServerFunction;
@@ -48,12 +49,17 @@ impl<'b> Response<'b> {
     /// [`Request::take_kept`](crate::Request::take_kept) when the batch is finished. Its outputs do
     /// not move meanwhile. A request keeps one response; another one takes its place.
     pub fn keep(self) {
-        self.slot.kept.set(Some(self.outgoing));
+        let raw = self.outgoing.raw;
+        std::mem::forget(self.outgoing);
+        // SAFETY: the response is live, and nobody else's since it was forgotten.
+        self.slot.kept.set(Some(unsafe { KeptResponse::new(raw) }));
     }
 
-    /// A response that was kept.
-    pub(crate) fn resume(outgoing: Outgoing, slot: &'b Slot) -> Self {
-        Response { outgoing, slot }
+    /// The response that `slot` keeps, if there is one.
+    pub(crate) fn resume(slot: &'b Slot) -> Option<Self> {
+        let raw = slot.kept.take()?.into_raw();
+        let outgoing = Outgoing { raw };
+        Some(Response { outgoing, slot })
     }
 
     /// Sends the response with more to come; for decoupled models.

@@ -12,7 +12,8 @@ use crate::{DetachedBatch, Instance};
 /// use their memory afterwards. A server that gave up on a batch whose work never ends drops
 /// neither the batch nor the instance.
 pub trait StreamInstance: Instance {
-    /// Batches that may be in flight at once; at least 1. Does not change.
+    /// Batches that may be in flight at once; at least 1. Does not change. 0, for an instance on a
+    /// CPU for example, has it [executed](Instance::execute) instead: it may block.
     fn depth_max(&self) -> usize;
 
     /// Takes over a batch and enqueues its work; does not wait for the device. May finish it at

@@ -56,11 +56,20 @@ impl RequestTrace<'_> {
     /// # Errors
     /// Whatever the server reports.
     pub fn report_activity(self, name: &CStr) -> Result<(), Error> {
+        self.report_activity_at(name, monotonic_ns())
+    }
+
+    /// Adds an activity of the backend's own, as of `at_ns` on the clock of
+    /// [`clock`](crate::clock).
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn report_activity_at(self, name: &CStr, at_ns: u64) -> Result<(), Error> {
         // SAFETY: the trace is live, and the name is copied.
         unsafe {
             Error::check(abi::TRITONSERVER_InferenceTraceReportActivity(
                 self.raw.as_ptr(),
-                monotonic_ns(),
+                at_ns,
                 name.as_ptr(),
             ))
         }

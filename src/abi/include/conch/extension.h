@@ -66,8 +66,8 @@ struct TRITONSERVER_Error* CONCH_ModelInstanceEnqueue(
 struct TRITONSERVER_Error* CONCH_ModelInstancePoll(
     struct TRITONBACKEND_ModelInstance* instance, uint32_t* in_flight_count);
 
-/* Writes how many batches may be in flight at once: at least 1. Called once, after the instance was
- * initialized. */
+/* Writes how many batches may be in flight at once; 0 for an instance that blocks, for which the server
+ * calls Execute. Called once, after the instance was initialized. */
 struct TRITONSERVER_Error* CONCH_ModelInstanceDepthMax(
     struct TRITONBACKEND_ModelInstance* instance, uint32_t* depth_max);
 

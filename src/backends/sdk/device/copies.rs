@@ -9,7 +9,7 @@ use conch_memory::MemoryPlace;
 
 use super::memory::{MemorySource, MemoryTarget};
 use super::plan::{DeviceCopy, PINNED, PlannedCopy, StagedOutput, is_staged, runs, staged_bytes};
-use super::staging::StagingBlock;
+use super::staging::{Staging, StagingBlock};
 use super::stream::DeviceStream;
 use crate::Error;
 
@@ -96,16 +96,168 @@ impl<'m> Copies<'m> {
             enqueued.copy(run);
         }
         let failures = enqueued.finish();
-        for out in outs {
-            if failures.iter().any(|(owner, _)| *owner == out.owner) {
-                continue;
-            }
-            // SAFETY: the staging block is as long and this batch's; the target is writable host
-            // memory, borrowed until this function returns.
-            unsafe { copy_on_host(out.target, out.source, out.len) };
-        }
+        // SAFETY: the staging block is this batch's, and the targets are borrowed until this
+        // function returns.
+        unsafe { copy_out(&outs, &failures) };
         stream.planned = planned;
         failures
+    }
+
+    /// Whether anything of it is the device's to do.
+    pub(super) fn has_device_work(&self) -> bool {
+        let mut planned = self.planned.iter();
+        planned.any(|copy| {
+            let is_on_device = |place: MemoryPlace| !place.is_host();
+            is_on_device(copy.target_place)
+                || copy.source.is_some_and(|(_, place)| is_on_device(place))
+        })
+    }
+
+    /// The stream that they go to.
+    pub(super) fn stream(&self) -> &DeviceStream {
+        self.stream
+    }
+
+    /// Enqueues everything, in the order in which bytes go to the device, stay there, and leave it,
+    /// and marks where each stage begins and ends. Does not wait.
+    ///
+    /// # Safety
+    /// What was planned stays borrowed until the last of `marks` is reached, or the stream was
+    /// waited for; so long nobody else uses the memory of `staging`. [`CopiesInFlight::finish`] is
+    /// called while it is still borrowed.
+    pub(super) unsafe fn enqueue(
+        self,
+        staging: &mut Staging,
+        marks: &StageMarks,
+    ) -> CopiesInFlight {
+        let Copies {
+            stream, planned, ..
+        } = self;
+        let block = staging.reserve(staged_bytes(&planned));
+        let mut enqueued = Enqueued::new(stream);
+        let mut marked = enqueued.mark(&marks.begin);
+        let (mut copies, outs) = enqueued.prepare(&planned, block);
+        copies.sort_by_key(Stage::of);
+        for stage in [Stage::In, Stage::Within, Stage::Out] {
+            let of_stage: Vec<DeviceCopy> = copies
+                .iter()
+                .filter(|copy| Stage::of(copy) == stage)
+                .copied()
+                .collect();
+            for run in runs(&of_stage) {
+                enqueued.copy(run);
+            }
+            marked &= enqueued.mark(marks.end_of(stage));
+        }
+        if !marked {
+            // Without a mark nobody could tell when it is over.
+            let failures = enqueued.synchronize();
+            enqueued.failures.extend(failures);
+        }
+        let in_flight = CopiesInFlight {
+            owners: mem::take(&mut enqueued.owners),
+            failures: mem::take(&mut enqueued.failures),
+            outs,
+            is_marked: marked,
+        };
+        enqueued.is_waiting = false;
+        drop(enqueued);
+        stream.planned = planned;
+        in_flight
+    }
+}
+
+/// What a copy is to its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    In,
+    Within,
+    Out,
+}
+
+impl Stage {
+    fn of(copy: &DeviceCopy) -> Stage {
+        match (copy.source_place.is_host(), copy.target_place.is_host()) {
+            (true, _) => Stage::In,
+            (false, true) => Stage::Out,
+            (false, false) => Stage::Within,
+        }
+    }
+}
+
+/// Marks in the stream of a batch: where its work begins, and where each stage ends.
+pub(super) struct StageMarks {
+    pub(super) begin: Event,
+    pub(super) staged_in: Event,
+    pub(super) computed: Event,
+    pub(super) staged_out: Event,
+}
+
+impl StageMarks {
+    fn end_of(&self, stage: Stage) -> &Event {
+        match stage {
+            Stage::In => &self.staged_in,
+            Stage::Within => &self.computed,
+            Stage::Out => &self.staged_out,
+        }
+    }
+}
+
+/// The copies of a batch on the stream, and what is left to do when they are done.
+pub(super) struct CopiesInFlight {
+    /// Owners with work on the stream.
+    owners: Vec<usize>,
+    failures: Vec<(usize, Error)>,
+    outs: Vec<StagedOutput>,
+    /// The marks were recorded; else nothing is in flight any more.
+    pub(super) is_marked: bool,
+}
+
+impl CopiesInFlight {
+    /// Of a batch that left nothing on the device.
+    pub(super) fn ended(failures: Vec<(usize, Error)>) -> CopiesInFlight {
+        CopiesInFlight {
+            owners: Vec::new(),
+            failures,
+            outs: Vec::new(),
+            is_marked: false,
+        }
+    }
+
+    /// Owners that fail whatever becomes of the copies.
+    pub(super) fn fail(&mut self, failures: Vec<(usize, Error)>) {
+        self.failures.extend(failures);
+    }
+
+    /// Copies on the CPU what was staged on its way out, and returns the failures, as
+    /// [`Copies::run`] does. `outcome`: what the last mark said.
+    ///
+    /// # Safety
+    /// The last mark is reached, or the stream was waited for, and the targets and the staging
+    /// memory are still there.
+    pub(super) unsafe fn finish(mut self, outcome: Result<(), Error>) -> Vec<(usize, Error)> {
+        if let Err(error) = outcome {
+            let owners = self.owners.into_iter();
+            self.failures
+                .extend(owners.map(|owner| (owner, error.clone())));
+        }
+        // SAFETY: by this function's contract.
+        unsafe { copy_out(&self.outs, &self.failures) };
+        self.failures
+    }
+}
+
+/// Copies what passed through staging memory to where it is wanted, but for owners that failed.
+///
+/// # Safety
+/// The staging memory holds it, and the targets are writable host memory.
+unsafe fn copy_out(outs: &[StagedOutput], failures: &[(usize, Error)]) {
+    for out in outs {
+        if failures.iter().any(|(owner, _)| *owner == out.owner) {
+            continue;
+        }
+        // SAFETY: by this function's contract; the staging block is as long.
+        unsafe { copy_on_host(out.target, out.source, out.len) };
     }
 }
 
@@ -245,6 +397,23 @@ impl<'s> Enqueued<'s> {
         // plan. They are borrowed until `finish` has waited. That clients change what they share is
         // provided for.
         unsafe { self.stream.copy(target, source, len) }
+    }
+
+    /// Marks this place of the stream; false if the driver refuses.
+    fn mark(&self, event: &Event) -> bool {
+        self.stream.record(event).is_ok()
+    }
+
+    /// Waits for the stream. All owners fail if that does.
+    fn synchronize(&mut self) -> Vec<(usize, Error)> {
+        match self.stream.synchronize() {
+            Ok(()) => Vec::new(),
+            Err(error) => {
+                let error = self.error(error);
+                let owners = mem::take(&mut self.owners).into_iter();
+                owners.map(|owner| (owner, error.clone())).collect()
+            }
+        }
     }
 
     /// Waits for everything, once. Returns what failed.

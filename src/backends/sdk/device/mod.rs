@@ -15,8 +15,10 @@ mod plan;
 mod shared;
 mod staging;
 mod stream;
+mod stream_batches;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub(crate) use allocator::MemoryManager;
 pub use block::{DeviceBlock, DeviceBlocks};
@@ -26,3 +28,4 @@ pub use memory::{MemorySource, MemoryTarget};
 pub(crate) use memory::{place_of, raw_kind};
 pub use shared::{DeviceAccess, ExportedMemory, ImportedMemory};
 pub use stream::{DeviceStream, StreamHandle};
+pub use stream_batches::StreamBatches;

@@ -67,7 +67,7 @@ impl DeviceStream {
         })
     }
 
-    fn refusal(&self, error: &CudaError) -> Error {
+    pub(super) fn refusal(&self, error: &CudaError) -> Error {
         let text = format!("GPU {}: {error}", self.stream.device().ordinal());
         match error.is_out_of_memory() {
             true => Error::unavailable(text),

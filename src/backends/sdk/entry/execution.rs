@@ -24,11 +24,33 @@ pub unsafe fn instance_execute<I: Instance>(
     requests: *mut *mut abi::TRITONBACKEND_Request,
     request_count: u32,
 ) -> RawError {
+    // SAFETY: by this function's contract.
+    match unsafe { executing::<I>(raw) } {
+        // SAFETY: by this function's contract.
+        Ok(cell) => unsafe { execute_in(cell, raw, requests, request_count) },
+        Err(error) => error.into_raw(),
+    }
+}
+
+/// [`instance_execute`] for a caller that has the instance's box already.
+///
+/// # Safety
+/// As [`instance_execute`]; the box is that of the instance.
+pub(super) unsafe fn execute_in<I: Instance>(
+    cell: &mut InstanceCell<I>,
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+) -> RawError {
     let begin = |instance: &mut I, model: &I::Model, batch: &Batch<'_>| {
         instance.execute(model, batch).map(|()| Progress::Done)
     };
+    let start = ExecutionStart {
+        exec_ns: monotonic_ns(),
+        compute_ns: 0,
+    };
     // SAFETY: by this function's contract.
-    match unsafe { begin_execution(raw, requests, request_count, begin) } {
+    match unsafe { begin_in(cell, raw, requests, request_count, start, begin) } {
         Ok(_) => ptr::null_mut(),
         Err(error) => error,
     }
@@ -179,6 +201,22 @@ unsafe fn begin_execution<I: Instance>(
     };
     // SAFETY: by this function's contract.
     let cell = unsafe { executing::<I>(raw) }.map_err(Error::into_raw)?;
+    // SAFETY: by this function's contract.
+    unsafe { begin_in(cell, raw, requests, request_count, start, begin) }
+}
+
+/// [`begin_execution`] in the instance's box.
+///
+/// # Safety
+/// As [`instance_execute`]; the box is that of the instance.
+unsafe fn begin_in<I: Instance>(
+    cell: &mut InstanceCell<I>,
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+    start: ExecutionStart,
+    begin: impl FnOnce(&mut I, &I::Model, &Batch<'_>) -> Result<Progress, Error>,
+) -> Result<Progress, RawError> {
     // SAFETY: by this function's contract.
     let Some(requests) = (unsafe { listed(requests, request_count) })? else {
         return Ok(Progress::Done);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use conch_abi as abi;
 
 use super::RawError;
-use super::execution::{executing, hand_over};
+use super::execution::{execute_in, executing, hand_over};
 use crate::guard::{caught, guard};
 use crate::{Error, StreamInstance};
 
@@ -53,7 +53,7 @@ pub unsafe fn instance_depth_max<I: StreamInstance>(
         // SAFETY: by this function's contract.
         let depth = unsafe { executing::<I>(raw)? }.instance.depth_max();
         // SAFETY: by this function's contract.
-        unsafe { depth_max.write(u32::try_from(depth).unwrap_or(u32::MAX).max(1)) };
+        unsafe { depth_max.write(u32::try_from(depth).unwrap_or(u32::MAX)) };
         Ok(())
     })
 }
@@ -67,6 +67,13 @@ pub unsafe fn instance_execute_stream<I: StreamInstance>(
     requests: *mut *mut abi::TRITONBACKEND_Request,
     request_count: u32,
 ) -> RawError {
+    // SAFETY: by this function's contract.
+    match unsafe { executing::<I>(raw) } {
+        Ok(cell) if cell.instance.depth_max() > 0 => {}
+        // SAFETY: by this function's contract.
+        Ok(cell) => return unsafe { execute_in(cell, raw, requests, request_count) },
+        Err(error) => return error.into_raw(),
+    }
     // SAFETY: by this function's contract.
     let refused = unsafe { hand_over(raw, requests, request_count, I::enqueue) };
     if !refused.is_null() {
