@@ -23,6 +23,15 @@ pub const SEQUENCE_DRAIN_SECONDS: &str = "CONCH_SEQUENCE_DRAIN_SECONDS";
 /// A conversation may take that long; and what it holds is a model's memory.
 const SEQUENCE_DRAIN_SECONDS_DEFAULT: u64 = 3_600;
 
+/// How long an execution of an instance that does not block may last on its device; 0: for ever.
+pub const EXECUTION_TIMEOUT_SECONDS: &str = "CONCH_EXECUTION_TIMEOUT_SECONDS";
+/// Far more than a batch takes; a device that needs more hangs.
+const EXECUTION_TIMEOUT_SECONDS_DEFAULT: u64 = 600;
+
+/// How often in the life of the server a model is loaded again by itself after an execution did not
+/// end in time. Each time leaves an instance behind.
+pub const RELOADS_MAX: &str = "CONCH_RELOADS_MAX";
+
 /// The weight of a model where models share executions.
 pub const SHARE_WEIGHT: &str = "CONCH_SHARE_WEIGHT";
 const SHARE_WEIGHT_MAX: u32 = 10_000;
@@ -40,6 +49,9 @@ pub struct OwnParameters {
     pub sequence_backlog_max: Option<u32>,
     pub sequence_drain_seconds: u64,
     pub share_weight: u32,
+    /// 0: none.
+    pub execution_timeout_seconds: u64,
+    pub reloads_max: u32,
 }
 
 impl Default for OwnParameters {
@@ -52,6 +64,8 @@ impl Default for OwnParameters {
             sequence_backlog_max: None,
             sequence_drain_seconds: SEQUENCE_DRAIN_SECONDS_DEFAULT,
             share_weight: SHARE_WEIGHT_DEFAULT,
+            execution_timeout_seconds: EXECUTION_TIMEOUT_SECONDS_DEFAULT,
+            reloads_max: 0,
         }
     }
 }
@@ -88,6 +102,12 @@ impl OwnParameters {
             sequence_drain_seconds: reader
                 .value(SEQUENCE_DRAIN_SECONDS, "a number of seconds")?
                 .unwrap_or(SEQUENCE_DRAIN_SECONDS_DEFAULT),
+            execution_timeout_seconds: reader
+                .value(EXECUTION_TIMEOUT_SECONDS, "a number of seconds")?
+                .unwrap_or(EXECUTION_TIMEOUT_SECONDS_DEFAULT),
+            reloads_max: reader
+                .value(RELOADS_MAX, "a number of reloads")?
+                .unwrap_or(0),
         })
     }
 }
@@ -140,6 +160,8 @@ mod tests {
                 (REQUEST_TIMEOUTS, "true"),
                 (SHARE_WEIGHT, "10000"),
                 (SEQUENCE_DRAIN_SECONDS, "0"),
+                (EXECUTION_TIMEOUT_SECONDS, "30"),
+                (RELOADS_MAX, "2"),
             ],
             Ok(OwnParameters {
                 requests_max: Some(7),
@@ -147,6 +169,8 @@ mod tests {
                 has_request_timeouts: true,
                 share_weight: 10_000,
                 sequence_drain_seconds: 0,
+                execution_timeout_seconds: 30,
+                reloads_max: 2,
                 ..OwnParameters::default()
             }),
         );
@@ -171,6 +195,17 @@ mod tests {
                 "parameter 'CONCH_SEQUENCE_DRAIN_SECONDS' of model 'm' must be a number of \
                  seconds, got '-1'",
             ),
+        );
+        check(
+            &[(EXECUTION_TIMEOUT_SECONDS, "soon")],
+            Err(
+                "parameter 'CONCH_EXECUTION_TIMEOUT_SECONDS' of model 'm' must be a number of \
+                 seconds, got 'soon'",
+            ),
+        );
+        check(
+            &[(RELOADS_MAX, "-1")],
+            Err("parameter 'CONCH_RELOADS_MAX' of model 'm' must be a number of reloads, got '-1'"),
         );
         check(
             &[(DEADLINE_ORDER, "yes")],

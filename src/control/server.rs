@@ -242,7 +242,9 @@ impl Server {
         if !self.lifecycle.is_all_ready() {
             return ReadinessAnswer::Known(false);
         }
-        match self.registry.snapshot().inspected() {
+        let snapshot = self.registry.snapshot();
+        match snapshot.inspected() {
+            _ if snapshot.has_fault() => ReadinessAnswer::Known(false),
             [] => ReadinessAnswer::Known(true),
             models => ReadinessAnswer::Asked(ReadinessProbe::about_all(models)),
         }
@@ -260,7 +262,9 @@ impl Server {
         self.check_serving()?;
         let snapshot = self.registry.snapshot();
         let model = snapshot.find(name, version)?;
-        Ok(if model.probes.has_hooks() {
+        Ok(if model.fault().is_some() {
+            ReadinessAnswer::Known(false)
+        } else if model.probes.has_hooks() {
             ReadinessAnswer::Asked(ReadinessProbe::about(model))
         } else {
             ReadinessAnswer::Known(true)

@@ -4,9 +4,11 @@
 //! Threads: `BackendHost` and `Backend` calls come from loading threads, serial per backend;
 //! `Model` calls are serial per model and may be concurrent across models; `Backend::load_model`
 //! and `Model::create_instance` may block for long. `Instance::execute` runs on the instance's own
-//! core thread, one call at a time; `Instance::begin` may run on another. Everything is dropped
+//! core thread, one call at a time; `Instance::begin` may run on another. `Instance::enqueue` and
+//! `Instance::poll` run there, too, and never wait. Everything is dropped
 //! (finalised) in reverse order of creation: instances, model, backend.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +75,9 @@ pub enum ExecutionPolicy {
     Blocking,
     /// One thread per device serves all its instances.
     DeviceBlocking,
+    /// Instances keep batches in flight ([`Instance::depth_max`]): one thread per device drives
+    /// them, where their model lets batches overlap.
+    Streams,
 }
 
 /// One loaded backend library.
@@ -190,6 +195,36 @@ pub trait Instance: Send {
     /// Goes on with the batch that was left open, to its end, as [`Instance::execute`] does.
     fn end(&mut self, pending: &mut PendingResponses) {
         let _ = pending;
+    }
+
+    /// How many batches may be in flight at once, if the instance need not block: then
+    /// [`Instance::enqueue`] and [`Instance::poll`] may be called in place of
+    /// [`Instance::execute`]. Does not change.
+    fn depth_max(&self) -> Option<NonZeroUsize> {
+        None
+    }
+
+    /// Enqueues the batch, leaving it empty, and does not wait for it. Returns whether it is in
+    /// flight now: a batch that could not be enqueued is answered.
+    fn enqueue(&mut self, batch: &mut Batch, pending: &mut PendingResponses) -> bool {
+        self.execute(batch, pending);
+        false
+    }
+
+    /// Answers the batches that are done, in order, and returns how many are in flight. Does not
+    /// wait.
+    ///
+    /// # Errors
+    /// What the backend returned; nothing is known of its batches then.
+    fn poll(&mut self, pending: &mut PendingResponses) -> Result<usize, Error> {
+        let _ = pending;
+        Ok(0)
+    }
+
+    /// Answers all requests in flight with `error`, and keeps their memory. The device may go on
+    /// with them, so the caller neither calls the instance again nor drops it.
+    fn abandon(&mut self, error: &Error, pending: &mut PendingResponses) {
+        let _ = (error, pending);
     }
 
     /// The backend's readiness hook, where it has one. Asked for once, after the instance was

@@ -253,6 +253,21 @@ pub(crate) unsafe fn execute_begin(
     Ok(is_open)
 }
 
+/// Calls ModelInstancePoll or ModelInstanceDepthMax, which are of one type; the number that it
+/// wrote.
+///
+/// # Safety
+/// `function` belongs to the plug-in of `instance`, which no other thread executes.
+pub(crate) unsafe fn instance_number(
+    function: abi::CONCH_ModelInstancePollFn,
+    instance: *mut abi::TRITONBACKEND_ModelInstance,
+) -> Result<u32, Error> {
+    let mut number = 0;
+    // SAFETY: by this function's contract; the number is writable.
+    unsafe { call2(function, instance, &raw mut number) }?;
+    Ok(number)
+}
+
 /// Calls ModelBatchIncludeRequest.
 ///
 /// # Safety

@@ -316,7 +316,7 @@ impl Lifecycle {
     ///
     /// # Errors
     /// UNAVAILABLE if the server is stopping.
-    fn load_named(
+    pub(super) fn load_named(
         &self,
         asked: &BTreeSet<String>,
         failures: &mut Vec<(ModelId, Error)>,
@@ -404,7 +404,11 @@ impl Lifecycle {
                     }
                 }
             }
-            for ((id, _), arrival) in found.iter().zip(self.arrive(&found, false)) {
+            // One that serves no more is loaded again, though its files are as they were.
+            let is_forced = found
+                .iter()
+                .any(|(id, _)| asked.contains(&*id.name) && self.has_fault(id));
+            for ((id, _), arrival) in found.iter().zip(self.arrive(&found, is_forced)) {
                 let is_asked = asked.contains(&*id.name);
                 let planned = self.plan_arrived(id, arrival, is_asked);
                 let needs = match planned.map(|plan| plan.or_else(|| self.dormant(id))) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conch_config::{InstanceGroup, InstanceKind};
-use conch_engine::execution::cores::InstancePlan;
+use conch_engine::execution::cores::{InstancePlan, policy_of};
 use conch_engine::execution::warm_up::WarmUp;
 use conch_engine::{Error, InstanceSpec, ModelVersion};
 
@@ -77,7 +77,11 @@ pub(super) fn instance_plan(
 ) -> Result<InstancePlan, Error> {
     Ok(InstancePlan {
         specs: instance_specs(&plan.id.name, &config.instance_groups)?,
-        policy: backend.execution_policy(),
+        policy: policy_of(
+            backend.execution_policy(),
+            config,
+            lifecycle.limiter.is_some(),
+        ),
         is_parallel: is_parallel(backend),
         warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
         limiter: lifecycle.limiter.clone(),

@@ -151,14 +151,13 @@ impl Lifecycle {
             .filter(|_| plan.resources.agents.is_none())
             // An ensemble is put together anew, as its models may be others.
             .filter(|_| !plan.is_ensemble());
-        let is_ready = |version: &i64| {
-            entry
-                .versions
-                .get(version)
-                .is_some_and(VersionSlot::is_ready)
-        };
+        let slot_of = |version: &i64| entry.versions.get(version);
+        let is_ready = |version: &i64| slot_of(version).is_some_and(VersionSlot::is_ready);
+        // One that serves no more is loaded again, though its files are as they were.
+        let is_well = |version: &i64| slot_of(version).is_some_and(|slot| slot.fault().is_none());
         let (kept, loading): (Vec<i64>, Vec<i64>) = versions.iter().partition(|version| {
             is_ready(version)
+                && is_well(version)
                 && source.is_some_and(|source| source.is_unchanged_in(&plan.source, **version))
         });
         let absent: Vec<i64> = loading
@@ -249,7 +248,9 @@ impl Lifecycle {
         check_scheduling(&id.name, &config.scheduling)?;
         check_deadline_order(&id.name, &config)?;
         let specs = instance_specs(&id.name, &config.instance_groups)?;
-        let instance_counts = cores::instance_counts(&specs, backend.execution_policy());
+        let policy = backend.execution_policy();
+        let policy = cores::policy_of(policy, &config, self.limiter.is_some());
+        let instance_counts = cores::instance_counts(&specs, policy);
         let labels = Labels::read(&config, &plan.candidate.path)?;
         let states = InitialStates::of(&config, &plan.candidate.path, &self.budget)?;
         let queue = ModelQueue::new(
@@ -277,6 +278,7 @@ impl Lifecycle {
         };
         let cores = cores::start_cores(&entry, &queue, &model, instance_plan, &self.placement)?;
         entry.set_load_duration(started.elapsed());
+        self.reload_on_fault(&queue, &entry);
         let instances = Instances {
             cores: Arc::new(cores),
             model,

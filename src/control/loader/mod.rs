@@ -19,6 +19,7 @@ mod change;
 mod demand;
 mod download;
 mod ensemble;
+mod fault_reload;
 mod files;
 mod handover;
 mod instances;
@@ -43,6 +44,7 @@ mod version_change;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -94,6 +96,8 @@ pub(crate) struct Lifecycle {
     opening: Mutex<Arc<Mutex<()>>>,
     /// Loads that were given up, and go on inside their backends.
     overdue: OverdueLoads,
+    /// How often models were loaded again by themselves, by name.
+    fault_reloads: Mutex<BTreeMap<Arc<str>, u32>>,
     /// The server is on its way out: nobody waits for what is still being downloaded.
     is_ending: AtomicBool,
     /// [`Lifecycle::stop`] began.
@@ -144,6 +148,7 @@ impl Lifecycle {
             caching: OnceLock::new(),
             opening: Mutex::default(),
             overdue: OverdueLoads::default(),
+            fault_reloads: Mutex::default(),
             is_ending: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
         })
@@ -222,7 +227,7 @@ impl Lifecycle {
                     rows.extend(entry.versions.iter().map(|(version, slot)| IndexRow {
                         name: id.name.to_string(),
                         version: Some(*version),
-                        state: slot.state.name(),
+                        state: slot.shown_state(),
                         reason: match downloading {
                             Some(progress) if slot.is_ready() => format!("successor is {progress}"),
                             _ => slot.reason(),

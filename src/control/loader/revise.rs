@@ -63,7 +63,7 @@ impl Lifecycle {
         let slot = entry
             .versions
             .get(&version)
-            .filter(|slot| VersionSlot::is_ready(slot))?;
+            .filter(|slot| VersionSlot::is_ready(slot) && slot.fault().is_none())?;
         let loaded = slot.loaded.as_ref()?;
         let source = entry.source.as_ref()?;
         source

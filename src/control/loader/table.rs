@@ -15,6 +15,7 @@ use conch_engine::model::registry::{
 };
 use conch_engine::{Error, ModelVersion};
 
+use super::UNAVAILABLE;
 use super::load_plan::LoadPlan;
 use super::loaded::Loaded;
 use super::source::ModelSource;
@@ -142,11 +143,29 @@ impl VersionSlot {
         self.state == VersionState::Ready
     }
 
+    /// Why a version that is loaded serves no more: its device does not answer.
+    pub(super) fn fault(&self) -> Option<Error> {
+        self.loaded
+            .as_ref()
+            .filter(|_| self.is_ready())?
+            .version()
+            .fault()
+    }
+
+    /// Its state for whoever asks.
+    pub(super) fn shown_state(&self) -> &'static str {
+        match self.fault() {
+            Some(_) => UNAVAILABLE,
+            None => self.state.name(),
+        }
+    }
+
     /// What the index says beside the state.
     pub(super) fn reason(&self) -> String {
-        match &self.progress {
-            Some(progress) => progress.text(),
-            None => self.state.reason().to_owned(),
+        match (&self.progress, self.fault()) {
+            (Some(progress), _) => progress.text(),
+            (None, Some(fault)) => fault.to_string(),
+            (None, None) => self.state.reason().to_owned(),
         }
     }
 }

@@ -57,6 +57,10 @@ impl Executor for CachedExecutor {
     fn is_closed(&self) -> bool {
         self.0.executor.is_closed()
     }
+
+    fn fault(&self) -> Option<Error> {
+        self.0.executor.fault()
+    }
 }
 
 impl ModelCache {

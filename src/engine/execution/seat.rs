@@ -164,7 +164,7 @@ pub(crate) fn execute(
 
 /// A call that executes. A panic in the backend's adapter fails what is left of the batch, not the
 /// thread; then there is no result.
-fn guarded<R>(
+pub(crate) fn guarded<R>(
     batch: &mut Batch,
     pending: &mut PendingResponses,
     call: impl FnOnce(&mut Batch, &mut PendingResponses) -> R,

@@ -184,6 +184,11 @@ impl ModelVersion {
         self.executor.is_closed()
     }
 
+    /// Why it does not serve any more although it is loaded: a device does not answer.
+    pub fn fault(&self) -> Option<Error> {
+        self.executor.fault()
+    }
+
     /// How long loading took; zero until it is ready.
     pub fn load_duration(&self) -> Duration {
         Duration::from_nanos(self.load_duration_ns.load(Ordering::Relaxed))

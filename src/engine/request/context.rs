@@ -145,6 +145,11 @@ pub trait Executor: Send + Sync {
     /// Whether it takes no more requests, or none that start anything.
     fn is_closed(&self) -> bool;
 
+    /// Why its model does not serve any more, if a device does not answer.
+    fn fault(&self) -> Option<Error> {
+        None
+    }
+
     /// How many sequences take requests; none if that cannot be seen right now.
     fn sequence_count(&self) -> Option<usize> {
         Some(0)

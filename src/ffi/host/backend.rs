@@ -223,6 +223,9 @@ impl Drop for LoadedBackend {
 /// What the engine asks of a backend; `shared::Attached` passes it on.
 impl LoadedBackend {
     pub(super) fn execution_policy(&self) -> ExecutionPolicy {
+        if self.entry_points.streams.is_some() {
+            return ExecutionPolicy::Streams;
+        }
         match self.policy.load(Ordering::Relaxed) {
             abi::TRITONBACKEND_EXECUTION_DEVICE_BLOCKING => ExecutionPolicy::DeviceBlocking,
             _ => ExecutionPolicy::Blocking,

@@ -3,7 +3,9 @@
 //!
 //! Created and dropped on its core's thread, executed there or by a thread in its place.
 
+use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
+use std::num::NonZeroUsize;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -19,6 +21,7 @@ use conch_log as log;
 
 use super::child_processes::ChildProcesses;
 use super::execution;
+use super::library::StreamExecution;
 use super::model::LoadedModel;
 use super::readiness_check::HookGuard;
 use super::request::BackendRequest;
@@ -138,6 +141,12 @@ pub(crate) struct InstanceHandle {
     spare: Vec<Arc<BackendRequest>>,
     source: Vec<Arc<BackendRequest>>,
     handles: RequestArray,
+    /// How many batches it may have in flight; none: it blocks.
+    depth_max: Option<NonZeroUsize>,
+    /// The requests of batches in flight, in order.
+    in_flight: VecDeque<Vec<Arc<BackendRequest>>>,
+    /// Vectors of earlier batches.
+    spare_batches: Vec<Vec<Arc<BackendRequest>>>,
 }
 
 /// The array that Execute receives, kept between batches for its capacity.
@@ -208,7 +217,18 @@ impl InstanceHandle {
             Some(_) => None,
             None => ChildProcesses::of_this_thread(&loaded.spec.name).map(Arc::new),
         };
+        let depth_max = match loaded.model().backend().entry_points().streams {
+            // SAFETY: this instance's entry point and handle, used by this thread alone.
+            Some(streams) => unsafe {
+                let depth = guard::instance_number(streams.depth_max, handle)?;
+                NonZeroUsize::new(depth as usize)
+            },
+            None => None,
+        };
         Ok(InstanceHandle {
+            depth_max,
+            in_flight: VecDeque::new(),
+            spare_batches: Vec::new(),
             hook_guard,
             child_processes,
             loaded,
@@ -235,13 +255,22 @@ impl InstanceHandle {
 
     /// Keeps the shells of requests that came back.
     fn collect(&mut self) {
-        for mut request in self.source.drain(..) {
-            if let Some(shell) = Arc::get_mut(&mut request) {
-                shell.reset();
-                self.spare.push(request);
-            }
-        }
+        keep_shells(&mut self.source, &mut self.spare);
         self.handles.0.clear();
+    }
+
+    fn streams(&self) -> Option<StreamExecution> {
+        self.loaded.model.backend().entry_points().streams
+    }
+}
+
+/// Makes shells of the requests that nobody holds any more.
+fn keep_shells(source: &mut Vec<Arc<BackendRequest>>, spare: &mut Vec<Arc<BackendRequest>>) {
+    for mut request in source.drain(..) {
+        if let Some(shell) = Arc::get_mut(&mut request) {
+            shell.reset();
+            spare.push(request);
+        }
     }
 }
 
@@ -306,6 +335,59 @@ impl Instance for InstanceHandle {
             unsafe { guard::call1(functions.end, instance) }
         });
         self.conclude(result, pending);
+    }
+
+    fn depth_max(&self) -> Option<NonZeroUsize> {
+        self.depth_max
+    }
+
+    fn enqueue(&mut self, batch: &mut Batch, pending: &mut PendingResponses) -> bool {
+        let Some(streams) = self.streams() else {
+            self.execute(batch, pending);
+            return false;
+        };
+        if !self.try_lend(batch, pending) {
+            return false;
+        }
+        let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
+        let (handles, count) = self.handles.as_arguments();
+        let result = execution::run(self.loaded.number, pending, || {
+            // SAFETY: as in `execute`, whose type this function has.
+            unsafe { guard::execute(streams.enqueue, instance, handles, count) }
+        });
+        if result.is_err() {
+            self.conclude(result, pending);
+            return false;
+        }
+        self.handles.0.clear();
+        let empty = self.spare_batches.pop().unwrap_or_default();
+        self.in_flight
+            .push_back(std::mem::replace(&mut self.source, empty));
+        true
+    }
+
+    fn poll(&mut self, pending: &mut PendingResponses) -> Result<usize, Error> {
+        let Some(streams) = self.streams() else {
+            return Ok(0);
+        };
+        let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
+        let left = execution::run(self.loaded.number, pending, || {
+            // SAFETY: this instance's entry point and handle, executed by this thread alone.
+            unsafe { guard::instance_number(streams.poll, instance) }
+        })?;
+        while self.in_flight.len() > left as usize
+            && let Some(mut ended) = self.in_flight.pop_front()
+        {
+            keep_shells(&mut ended, &mut self.spare);
+            self.spare_batches.push(ended);
+        }
+        Ok(self.in_flight.len())
+    }
+
+    fn abandon(&mut self, error: &Error, pending: &mut PendingResponses) {
+        for request in self.in_flight.iter().flatten() {
+            request.abandon(error, pending);
+        }
     }
 
     fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use conch_abi as abi;
-use conch_abi::{CONCH_ModelInstanceExecuteBeginFn, CONCH_ModelInstanceExecuteEndFn};
+use conch_abi::{
+    CONCH_ModelInstanceDepthMaxFn, CONCH_ModelInstanceEnqueueFn, CONCH_ModelInstanceExecuteBeginFn,
+    CONCH_ModelInstanceExecuteEndFn, CONCH_ModelInstancePollFn,
+};
 use conch_engine::Error;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -20,6 +23,8 @@ pub(crate) struct EntryPoints {
     pub(crate) ready: Option<abi::TRITONBACKEND_ModelInstanceReadyFn>,
     /// Both or none.
     pub(crate) execute_open: Option<OpenExecution>,
+    /// All or none.
+    pub(crate) streams: Option<StreamExecution>,
 }
 
 /// How a backend executes in two parts.
@@ -27,6 +32,14 @@ pub(crate) struct EntryPoints {
 pub(crate) struct OpenExecution {
     pub(crate) begin: CONCH_ModelInstanceExecuteBeginFn,
     pub(crate) end: CONCH_ModelInstanceExecuteEndFn,
+}
+
+/// How a backend keeps batches in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamExecution {
+    pub(crate) enqueue: CONCH_ModelInstanceEnqueueFn,
+    pub(crate) poll: CONCH_ModelInstancePollFn,
+    pub(crate) depth_max: CONCH_ModelInstanceDepthMaxFn,
 }
 
 /// Opens the library and looks its entry points up. Runs the library's constructors.
@@ -48,6 +61,7 @@ pub(crate) fn open(path: &Path) -> Result<(Library, EntryPoints), Error> {
             execute: required(&library, "TRITONBACKEND_ModelInstanceExecute")?,
             ready: optional(&library, "TRITONBACKEND_ModelInstanceReady"),
             execute_open: open_execution(&library),
+            streams: stream_execution(&library),
         }
     };
     Ok((library, entry_points))
@@ -61,6 +75,19 @@ unsafe fn open_execution(library: &Library) -> Option<OpenExecution> {
         Some(OpenExecution {
             begin: optional(library, "CONCH_ModelInstanceExecuteBegin")?,
             end: optional(library, "CONCH_ModelInstanceExecuteEnd")?,
+        })
+    }
+}
+
+/// # Safety
+/// As [`open_execution`].
+unsafe fn stream_execution(library: &Library) -> Option<StreamExecution> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        Some(StreamExecution {
+            enqueue: optional(library, "CONCH_ModelInstanceEnqueue")?,
+            poll: optional(library, "CONCH_ModelInstancePoll")?,
+            depth_max: optional(library, "CONCH_ModelInstanceDepthMax")?,
         })
     }
 }

@@ -73,7 +73,8 @@ impl Pairs {
 /// Two workers, one producer of `count` requests, one deadline. Ends when all requests were
 /// executed and both workers returned; a lost wake-up leaves all threads parked, which loom
 /// reports. With `is_dismissing` the first worker is dismissed after the first request, and the
-/// other executes the rest. Only the requests and the dismissal unpark.
+/// other executes the rest. Only the requests and the dismissal unpark. The first worker's first
+/// `limited_count` waits have a limit that is over before the scheduler's deadline.
 ///
 /// One preemption is explored to the end; with two, which takes many minutes, for `SECONDS_MAX`,
 /// unless the model is to fail.
@@ -81,6 +82,7 @@ fn live<const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>(
     count: u64,
     preemption_bound: usize,
     is_dismissing: bool,
+    limited_count: u64,
 ) {
     const SECONDS_MAX: u64 = 20;
     let mut builder = loom::model::Builder::new();
@@ -100,7 +102,19 @@ fn live<const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>(
                     (Arc::clone(&pool), clock.clone(), Arc::clone(&executed));
                 thread::spawn(move || {
                     let mut worker = pool.worker(core, Spin::OFF);
-                    while let Some(turn) = pool.next(&mut worker, &clock, Pairs::drive) {
+                    let mut limited_left = if core == 0 { limited_count } else { 0 };
+                    loop {
+                        let limit_ns = match limited_left {
+                            0 => NEVER_NS,
+                            _ => clock.now_ns() + DELAY_NS / 2,
+                        };
+                        limited_left = limited_left.saturating_sub(1);
+                        let turn =
+                            match pool.next_until(&mut worker, &clock, limit_ns, Pairs::drive) {
+                                LimitedWait::Batch(turn) => turn,
+                                LimitedWait::TimedOut => continue,
+                                LimitedWait::Over => break,
+                            };
                         // The last request closes the pool: if the producer did, its unpark would
                         // hide a lost one.
                         if executed.fetch_add(turn.batch, Ordering::Relaxed) + turn.batch == count {
@@ -286,38 +300,45 @@ fn what_a_producer_leaves_to_workers_is_executed() {
 
 #[test]
 fn one_request_is_executed_at_its_deadline() {
-    live::<true, true>(1, 1, false);
+    live::<true, true>(1, 1, false, 0);
 }
 
 #[test]
 fn one_request_with_more_preemptions() {
-    live::<true, true>(1, 2, false);
+    live::<true, true>(1, 2, false, 0);
 }
 
 #[test]
 fn two_requests_are_executed() {
-    live::<true, true>(2, 1, false);
+    live::<true, true>(2, 1, false, 0);
 }
 
 #[test]
 fn two_requests_with_more_preemptions() {
-    live::<true, true>(2, 2, false);
+    live::<true, true>(2, 2, false, 0);
+}
+
+#[test]
+fn a_worker_that_looks_after_other_things_loses_nothing() {
+    live::<true, true>(1, 1, false, 1);
+    live::<true, true>(2, 1, false, 1);
+    live::<true, true>(1, 1, true, 1);
 }
 
 #[test]
 fn a_dismissed_worker_loses_nothing() {
-    live::<true, true>(1, 1, true);
-    live::<true, true>(2, 1, true);
+    live::<true, true>(1, 1, true, 0);
+    live::<true, true>(2, 1, true, 0);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_last_unpark_a_request_is_lost() {
-    live::<true, false>(1, 2, true);
+    live::<true, false>(1, 2, true, 0);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_second_look_a_request_is_lost() {
-    live::<false, true>(1, 1, false);
+    live::<false, true>(1, 1, false, 0);
 }

@@ -89,6 +89,17 @@ pub struct NextBatch<B> {
     pub unwatched_deadline_ns: Option<u64>,
 }
 
+/// How a wait with a limit ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LimitedWait<B> {
+    Batch(NextBatch<B>),
+    /// The limit is reached. Until its next call the worker is as one that executes: nobody wakes
+    /// it.
+    TimedOut,
+    /// Closed and drained, or this worker was dismissed.
+    Over,
+}
+
 /// What a worker has after it drove the scheduler.
 enum DriveOutcome<B> {
     Batch {
@@ -234,14 +245,29 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         &self,
         worker: &mut Worker,
         clock: &impl Clock,
-        mut drive: impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
+        drive: impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
     ) -> Option<NextBatch<B>> {
+        match self.next_until(worker, clock, NEVER_NS, drive) {
+            LimitedWait::Batch(next) => Some(next),
+            LimitedWait::TimedOut | LimitedWait::Over => None,
+        }
+    }
+
+    /// As [`WorkerPool::next`], but waits until `limit_ns` at most: for a worker that has something
+    /// else to look after. A limit in the past looks once and does not wait.
+    pub fn next_until<B>(
+        &self,
+        worker: &mut Worker,
+        clock: &impl Clock,
+        limit_ns: u64,
+        mut drive: impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
+    ) -> LimitedWait<B> {
         let core = worker.core;
         worker.state.next();
         loop {
             if self.is_dismissed(core) {
                 self.retire(worker);
-                return None;
+                return LimitedWait::Over;
             }
             let mut is_held_elsewhere = false;
             if self.has_reason(worker.state.poll_need(), core, clock) {
@@ -252,11 +278,11 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                     match self.drive_locked(core, scheduler, clock, &mut drive) {
                         DriveOutcome::Batch { next, is_ready } => {
                             worker.state.take_batch(is_ready);
-                            return Some(next);
+                            return LimitedWait::Batch(next);
                         }
                         DriveOutcome::Drained => {
                             worker.state.end();
-                            return None;
+                            return LimitedWait::Over;
                         }
                         DriveOutcome::Nothing(need) => worker.state.stay(need),
                     }
@@ -268,6 +294,10 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                 }
             }
             if matches!(worker.state, WorkerState::Awake(_)) {
+                if limit_ns != NEVER_NS && clock.now_ns() >= limit_ns {
+                    worker.state.leave();
+                    return LimitedWait::TimedOut;
+                }
                 self.idle.insert(core);
                 worker.state.list();
                 if LOOKS_AGAIN {
@@ -276,7 +306,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                     continue;
                 }
             }
-            self.sleep(worker, clock, is_held_elsewhere);
+            self.sleep(worker, clock, limit_ns, is_held_elsewhere);
             worker.state.wake();
         }
     }
@@ -449,8 +479,15 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         self.idle.remove(core);
     }
 
-    /// Parks as an idle worker, until an unpark or a deadline that no other worker watches.
-    fn sleep(&self, worker: &mut Worker, clock: &impl Clock, is_held_elsewhere: bool) {
+    /// Parks as an idle worker, until an unpark, a deadline that no other worker watches, or the
+    /// worker's own limit.
+    fn sleep(
+        &self,
+        worker: &mut Worker,
+        clock: &impl Clock,
+        limit_ns: u64,
+        is_held_elsewhere: bool,
+    ) {
         let parker = self.idle.parker(worker.core);
         // The holder saw the contended mark and will unpark an idle worker when it unlocks: only it
         // knows the next deadline.
@@ -459,7 +496,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         } else {
             self.watch()
         };
-        let is_unparked = parker.park_until(watched_ns, clock, &mut worker.spin);
+        let until_ns = watched_ns.min(limit_ns);
+        let is_unparked = parker.park_until(until_ns, clock, &mut worker.spin);
         if watched_ns != NEVER_NS {
             // Failure: another worker watches an earlier deadline now.
             let _ = self.armed_ns.compare_exchange(

@@ -46,8 +46,8 @@ pub(super) enum PollNeed {
 ///
 /// ```text
 ///              next                    list                    wake
-///   Away ────────────────► Awake ────────────────► Listed ─────────────► Awake
-///    ▲                      │  ▲                      │
+///   Away ◄───────────────► Awake ────────────────► Listed ─────────────► Awake
+///    ▲        leave         │  ▲                      │
 ///    │                 lock │  │ stay                 │ lock
 ///    │                      ▼  │                      │
 ///    └───────────────────  Driving  ◄─────────────────┘
@@ -62,7 +62,7 @@ pub(super) enum PollNeed {
 /// asserts that its transition is one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerState {
-    /// Outside of the pool: it starts, or executes its batch.
+    /// Outside of the pool: it starts, executes its batch, or looks after earlier ones.
     Away(PollNeed),
     Awake(PollNeed),
     Listed(PollNeed),
@@ -124,6 +124,14 @@ impl WorkerState {
                 has_seen_closing: false,
             }
         });
+    }
+
+    /// The worker waits no longer, and has no batch.
+    pub(super) fn leave(&mut self) {
+        *self = match *self {
+            WorkerState::Awake(need) => WorkerState::Away(need),
+            state => panic!("a worker leaves while it is {state:?}"),
+        };
     }
 
     /// The worker was parked, and is out of the idle set.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use conch_config::InstanceKind;
+use conch_config::{InstanceKind, ResolvedConfig, Scheduling};
 
 use crate::backend::{ExecutionPolicy, InstanceSpec};
 use crate::execution::progress::LoadProgress;
@@ -106,5 +106,24 @@ pub(crate) fn worker_specs(
 
 /// Whether the instances of its device share one thread.
 pub(crate) fn shares_thread(spec: &InstanceSpec, policy: ExecutionPolicy) -> bool {
-    policy == ExecutionPolicy::DeviceBlocking && spec.kind == InstanceKind::Gpu && !spec.is_passive
+    policy != ExecutionPolicy::Blocking && spec.kind == InstanceKind::Gpu && !spec.is_passive
+}
+
+/// Whether batches of a model may overlap in an instance: neither its scheduler nor a limiter of
+/// executions waits for their end.
+pub(crate) fn overlaps(config: &ResolvedConfig, is_limited: bool) -> bool {
+    !is_limited && !matches!(config.scheduling, Scheduling::Sequence(_))
+}
+
+/// The policy by which a model's instances share threads. Where batches do not overlap, instances
+/// that need not block are driven as if they did.
+pub fn policy_of(
+    policy: ExecutionPolicy,
+    config: &ResolvedConfig,
+    is_limited: bool,
+) -> ExecutionPolicy {
+    match policy {
+        ExecutionPolicy::Streams if !overlaps(config, is_limited) => ExecutionPolicy::Blocking,
+        policy => policy,
+    }
 }

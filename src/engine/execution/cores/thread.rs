@@ -9,16 +9,19 @@ use conch_scheduler::SchedulerOutput;
 use conch_sync::{SPIN_MAX_NS, Spin};
 
 use crate::backend::{self, Instance, InstanceSpec};
-use crate::execution::cores::plan::WorkerSpec;
+use crate::execution::cores::plan::{WorkerSpec, overlaps};
 use crate::execution::queue::{ModelQueue, Turn};
 use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::seat::{Seat, execute, panicked};
+use crate::execution::streams::stream_core::StreamCore;
+use crate::execution::streams::stream_instance::StreamInstance;
+use crate::execution::streams::waiting::WaitingInstance;
 use crate::execution::warm_up::WarmUp;
 use crate::gpus::GpuHost;
 use crate::model::readiness::check::ReadinessCheck;
 use crate::sequence::sequence_inputs::SequenceInputs;
 use crate::threads::placement::Placement;
-use crate::{Error, ModelVersion, OwnedRequest, PendingResponses};
+use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses};
 
 /// What a core says when its instances are there: their readiness hooks.
 pub(super) type WorkerReady = Result<Vec<Arc<dyn ReadinessCheck>>, Error>;
@@ -55,9 +58,15 @@ pub(super) fn run(
         let _ = ready.send(Err(error));
         return;
     }
-    let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(specs.len());
+    let mut instances: Vec<CoreInstance> = Vec::with_capacity(specs.len());
+    let home = CoreHome {
+        queue,
+        core: index.unwrap_or(0),
+        spins: placement.spins,
+    };
     for (place, spec) in specs.iter().enumerate() {
-        if let Err(error) = start.create(spec, resource_handles.get_mut(place), &mut instances) {
+        let resources = resource_handles.get_mut(place);
+        if let Err(error) = start.create(spec, &home, resources, &mut instances) {
             drop_instances(instances);
             // Failure: the starter is gone, and with it the interest.
             let _ = ready.send(Err(error));
@@ -69,9 +78,7 @@ pub(super) fn run(
     } else {
         Spin::OFF
     };
-    let checks = instances
-        .iter()
-        .filter_map(|instance| instance.readiness_check());
+    let checks = instances.iter().filter_map(CoreInstance::readiness_check);
     let _ = ready.send(Ok(checks.collect()));
     let sequence_inputs = index.and_then(|core| {
         let (version, slots) = (&start.version, &queue.growable_slots);
@@ -82,14 +89,24 @@ pub(super) fn run(
     match index {
         Some(index) if ordered.recv().is_ok() => {
             let worker = queue.worker(index, spin);
-            let seat = Arc::new(Seat::new(index, instances));
-            if resource_handles.is_empty() && sequence_inputs.is_none() {
-                queue.open_seat(&seat);
+            match core_instances(instances, queue, &resource_handles) {
+                CoreInstances::Streams(streams) => {
+                    let mut core = StreamCore::new(queue, streams);
+                    core.serve(worker);
+                    return;
+                }
+                CoreInstances::Blocking(blocking) => {
+                    let seat = Arc::new(Seat::new(index, blocking));
+                    if resource_handles.is_empty() && sequence_inputs.is_none() {
+                        queue.open_seat(&seat);
+                    }
+                    serve(queue, worker, &seat, &mut resource_handles, sequence_inputs);
+                    queue.close_seat(&seat);
+                    let mut pending = PendingResponses::default();
+                    let blocking = std::mem::take(&mut seat.enter(&mut pending).instances);
+                    instances = blocking.into_iter().map(CoreInstance::Blocking).collect();
+                }
             }
-            serve(queue, worker, &seat, &mut resource_handles, sequence_inputs);
-            queue.close_seat(&seat);
-            let mut pending = PendingResponses::default();
-            instances = std::mem::take(&mut seat.enter(&mut pending).instances);
         }
         // Others were made beside a failure.
         Some(_) => {}
@@ -99,13 +116,97 @@ pub(super) fn run(
     drop_instances(instances);
 }
 
+/// The core that instances are made for.
+struct CoreHome<'q> {
+    queue: &'q Arc<ModelQueue>,
+    core: usize,
+    spins: bool,
+}
+
+/// An instance as it was made.
+enum CoreInstance {
+    Blocking(Box<dyn Instance>),
+    /// It can keep batches in flight.
+    Stream(Box<StreamInstance>),
+}
+
+impl CoreInstance {
+    fn new(instance: Box<dyn Instance>, spec: &InstanceSpec, home: &CoreHome<'_>) -> CoreInstance {
+        match instance.depth_max() {
+            None => CoreInstance::Blocking(instance),
+            Some(_) => CoreInstance::Stream(Box::new(StreamInstance::new(
+                instance, &spec.name, home.queue, home.core, home.spins,
+            ))),
+        }
+    }
+
+    fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
+        match self {
+            CoreInstance::Blocking(instance) => instance.readiness_check(),
+            CoreInstance::Stream(stream) => stream.readiness_check(),
+        }
+    }
+
+    /// Executes a batch to its end.
+    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
+        match self {
+            CoreInstance::Blocking(instance) => execute(&mut **instance, batch, pending),
+            CoreInstance::Stream(stream) => {
+                stream.enqueue(batch, pending);
+                stream.wait(pending);
+            }
+        }
+    }
+
+    /// # Errors
+    /// Why it takes no batches any more.
+    fn check_there(&self) -> Result<(), Error> {
+        match self {
+            CoreInstance::Stream(stream) if !stream.is_there() => Err(stream.fault()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How the instances of a core are driven.
+enum CoreInstances {
+    /// One execution after the other.
+    Blocking(Vec<Box<dyn Instance>>),
+    /// Several batches in flight.
+    Streams(Vec<StreamInstance>),
+}
+
+/// Batches overlap if every instance lets them, and neither a scheduler nor a limiter waits for
+/// their end.
+fn core_instances(
+    instances: Vec<CoreInstance>,
+    queue: &Arc<ModelQueue>,
+    resource_handles: &[ResourceHandle],
+) -> CoreInstances {
+    let is_stream = |instance: &CoreInstance| matches!(instance, CoreInstance::Stream(_));
+    let overlaps = overlaps(queue.config(), !resource_handles.is_empty());
+    if overlaps && instances.iter().all(is_stream) {
+        let streams = instances.into_iter().filter_map(|instance| match instance {
+            CoreInstance::Stream(stream) => Some(*stream),
+            CoreInstance::Blocking(_) => None,
+        });
+        return CoreInstances::Streams(streams.collect());
+    }
+    let blocking = instances.into_iter().map(|instance| match instance {
+        CoreInstance::Blocking(instance) => instance,
+        CoreInstance::Stream(stream) => Box::new(WaitingInstance(*stream)) as Box<dyn Instance>,
+    });
+    CoreInstances::Blocking(blocking.collect())
+}
+
 impl WorkerStart {
     /// Makes an instance and warms it up.
     fn create(
         &self,
         spec: &InstanceSpec,
+        home: &CoreHome<'_>,
         mut resources: Option<&mut ResourceHandle>,
-        instances: &mut Vec<Box<dyn Instance>>,
+        instances: &mut Vec<CoreInstance>,
     ) -> Result<(), Error> {
         if spec.kind == InstanceKind::Gpu
             && let Some(gpus) = GpuHost::current()
@@ -120,7 +221,8 @@ impl WorkerStart {
         let created = catch_unwind(AssertUnwindSafe(|| {
             Arc::clone(&self.model).create_instance(spec.clone())
         }));
-        let mut instance = created.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        let created = created.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        let mut instance = CoreInstance::new(created, spec, home);
         let warmed_up = if spec.is_passive {
             Ok(())
         } else {
@@ -129,12 +231,13 @@ impl WorkerStart {
                 if let Some(resources) = &mut resources {
                     resources.acquire();
                 }
-                execute(&mut *instance, batch, &mut pending);
+                instance.execute(batch, &mut pending);
                 if let Some(resources) = &mut resources {
                     resources.release_after_warm_up();
                 }
             })
         };
+        let warmed_up = instance.check_there().and(warmed_up);
         // Kept also if that failed, to be dropped with the others.
         instances.push(instance);
         warmed_up
@@ -196,7 +299,7 @@ fn serve(
 }
 
 /// Drops one by one, so that a panic in one does not keep the others.
-fn drop_instances(instances: Vec<Box<dyn Instance>>) {
+fn drop_instances(instances: Vec<CoreInstance>) {
     for instance in instances {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(instance))) {
             conch_log::error!("an instance failed to end: {}", panicked(&*panic).message);

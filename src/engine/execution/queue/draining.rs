@@ -67,7 +67,8 @@ impl DrainingVersion {
             return None;
         }
         let patience = Duration::from_secs(version.config.own.sequence_drain_seconds);
-        if patience.is_zero() {
+        // On a device that does not answer nothing goes on.
+        if patience.is_zero() || queue.fault().is_some() {
             return None;
         }
         let pin = Pin::new(version).ok()?;

@@ -15,7 +15,7 @@ use conch_scheduler::{
     BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
     SchedulingParams, SequenceContext, SequenceKey,
 };
-use conch_sync::{Drained, Inbox, NEVER_NS, PollState, Spin, Worker, WorkerPool};
+use conch_sync::{Drained, Inbox, LimitedWait, NEVER_NS, PollState, Spin, Worker, WorkerPool};
 
 use crate::backend::BatchStrategy;
 use crate::clock::{Monotonic, monotonic_ns};
@@ -72,12 +72,19 @@ pub struct ModelQueue {
     has_strategy: bool,
     /// Where threads that submit may execute.
     inline_seat: ArcSwapOption<Seat>,
+    /// Why it takes no more requests, if its device does not answer.
+    fault: OnceLock<Error>,
+    /// Whom to tell then.
+    fault_listener: OnceLock<FaultListener>,
     /// Present under preserve-ordering.
     order: Option<Arc<ResponseOrder>>,
     /// Versions whose place its version took, for the sequences that go on there.
     pub draining_versions: DrainingVersions,
     own: Weak<ModelQueue>,
 }
+
+/// See [`ModelQueue::when_failed`].
+pub type FaultListener = Box<dyn Fn() + Send + Sync>;
 
 /// What a core is to do next.
 pub(crate) enum Turn {
@@ -86,6 +93,16 @@ pub(crate) enum Turn {
     /// Enter its seat, where another thread left a batch open.
     Call,
     /// End.
+    Over,
+}
+
+/// What a core that keeps batches in flight is to do next.
+pub(crate) enum StreamTurn {
+    /// Enqueue the batch.
+    Batch,
+    /// Look after the batches in flight.
+    TimedOut,
+    /// End, once nothing is in flight.
     Over,
 }
 
@@ -138,10 +155,16 @@ impl ModelQueue {
             config: Arc::clone(config),
             has_strategy,
             inline_seat: ArcSwapOption::empty(),
+            fault: OnceLock::new(),
+            fault_listener: OnceLock::new(),
             order: preserves_order(config).then(Arc::default),
             draining_versions: DrainingVersions::default(),
             own: Weak::clone(own),
         }))
+    }
+
+    pub(crate) fn config(&self) -> &Arc<conch_config::ResolvedConfig> {
+        &self.config
     }
 
     /// How many cores may ever come, counted from the load: a number is used once.
@@ -199,6 +222,43 @@ impl ModelQueue {
             }
             if !output.batch.is_empty() {
                 return Turn::Batch;
+            }
+        }
+    }
+
+    /// As [`ModelQueue::next`] for a core that keeps batches in flight: waits until `limit_ns` at
+    /// most, and not at all if that has passed.
+    pub(crate) fn next_until(
+        &self,
+        worker: &mut Worker,
+        limit_ns: u64,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
+    ) -> StreamTurn {
+        let core = worker.core();
+        loop {
+            let wait = self.pool.next_until(
+                worker,
+                &Monotonic,
+                limit_ns,
+                |scheduler, arrivals, now_ns| {
+                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
+                    let is_work = !output.batch.is_empty() || has_refusals(output);
+                    (is_work.then_some(()), poll_state)
+                },
+            );
+            match wait {
+                LimitedWait::Batch(turn) => {
+                    self.answer_unexecuted(turn.unwatched_deadline_ns, output, pending);
+                    if !output.batch.is_empty() {
+                        return StreamTurn::Batch;
+                    }
+                }
+                LimitedWait::TimedOut => return StreamTurn::TimedOut,
+                LimitedWait::Over => {
+                    self.part_with(worker);
+                    return StreamTurn::Over;
+                }
             }
         }
     }
@@ -363,6 +423,32 @@ impl ModelQueue {
     /// Whether it takes no more requests, or none that start anything.
     pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Relaxed) || self.pool.is_closing()
+    }
+
+    /// Refuses further requests for `error`. Cores that have an instance left execute what is
+    /// queued, others refuse it.
+    pub(crate) fn fail(&self, error: Error) {
+        // The first reason stands.
+        let is_first = self.fault.set(error).is_ok();
+        self.pool.close();
+        if is_first && let Some(listener) = self.fault_listener.get() {
+            listener();
+        }
+    }
+
+    /// Has `listener` told, on a core's thread, when the model serves no more as a device does not
+    /// answer. It does not block. Once per queue.
+    pub fn when_failed(&self, listener: FaultListener) {
+        let listener = self.fault_listener.get_or_init(|| listener);
+        // It may have been told nothing, or be told twice.
+        if self.fault.get().is_some() {
+            listener();
+        }
+    }
+
+    /// Why it takes no more requests, if its device does not answer.
+    pub(crate) fn fault(&self) -> Option<&Error> {
+        self.fault.get()
     }
 
     /// Refuses further requests; what is queued is still executed.

@@ -47,7 +47,7 @@ impl Executor for ModelQueue {
             .filter(|member| member.is_start)
             .map(|member| member.key.clone());
         if started.is_some() && self.is_stopping() {
-            return Err(stopping(&handle));
+            return Err(self.closed(&handle));
         }
         match self.start_or_go_on(handle, started, offer) {
             Ok(()) => {
@@ -57,7 +57,7 @@ impl Executor for ModelQueue {
                 }
                 Ok(())
             }
-            Err(Refused::Closed(handle)) => Err(stopping(&handle)),
+            Err(Refused::Closed(handle)) => Err(self.closed(&handle)),
             Err(Refused::Linked(_)) => Err(SubmitRefusal {
                 error: Error::internal("the request is queued already"),
                 live: None,
@@ -67,6 +67,10 @@ impl Executor for ModelQueue {
 
     fn is_closed(&self) -> bool {
         self.is_stopping()
+    }
+
+    fn fault(&self) -> Option<Error> {
+        self.fault.get().cloned()
     }
 
     /// None if a core is just looking itself.
@@ -99,6 +103,18 @@ impl Executor for ModelQueue {
 }
 
 impl ModelQueue {
+    /// Refuses a request because the queue takes no more.
+    fn closed(&self, handle: &RequestHandle) -> SubmitRefusal {
+        let refusal = stopping(handle);
+        match self.fault.get() {
+            Some(fault) => SubmitRefusal {
+                error: fault.clone(),
+                ..refusal
+            },
+            None => refusal,
+        }
+    }
+
     /// When a request that still waits is to be rejected.
     fn rejection_ns(&self, facts: &SchedulingParams) -> u64 {
         match &self.config.scheduling {

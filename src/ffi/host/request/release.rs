@@ -98,6 +98,32 @@ impl BackendRequest {
         true
     }
 
+    /// Answers with `error` in the place of a backend whose device does not answer, unless the
+    /// backend gave the request back or answered it before. The request stays with its memory,
+    /// which the device may still use; what the backend still does with it is refused.
+    pub(crate) fn abandon(&self, error: &Error, pending: &mut PendingResponses) {
+        let mut progress = self.progress();
+        let Ok(response) = progress.lifecycle.recall() else {
+            return;
+        };
+        let is_answered = response == FinalResponse::Sent && progress.stored.take().is_none();
+        let is_reported = std::mem::replace(&mut progress.is_reported, true);
+        drop(progress);
+        let Ok(origin) = self.origin() else { return };
+        // SAFETY: nobody takes the request out any more: it has left the states in which its
+        // backend can release it.
+        if let Ok(request) = unsafe { self.request() }
+            && !is_reported
+        {
+            report_failure(origin, request);
+        }
+        // Whoever unloads the model does not wait for it.
+        origin.model.free();
+        if !is_answered {
+            pending.push(origin, Some(Err(error.clone())), true);
+        }
+    }
+
     /// Takes the request out.
     ///
     /// # Safety

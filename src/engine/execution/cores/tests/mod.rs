@@ -10,6 +10,7 @@ use conch_config::{DataType, InstanceKind};
 
 mod inline;
 mod rate;
+mod streams;
 
 use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
 use crate::execution::cores::*;

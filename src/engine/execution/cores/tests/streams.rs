@@ -1,0 +1,477 @@
+//! Cores whose instances keep batches in flight on a device that the test lets go on.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+
+use conch_config::{RateLimit, RateResource};
+
+use crate::Delivery;
+use crate::execution::cores::tests::*;
+use crate::testing::until;
+
+/// A device, and what it saw.
+#[derive(Default)]
+struct Device {
+    depth_max: usize,
+    /// Batches that may still end, over all instances; none: all at once.
+    may_end: Option<AtomicUsize>,
+    in_flight: AtomicUsize,
+    in_flight_max: AtomicUsize,
+    polls: AtomicUsize,
+    fails_polls: AtomicBool,
+    panics_at: Option<u64>,
+    batches: Mutex<Vec<(String, Vec<u64>)>>,
+    threads: Mutex<HashSet<ThreadId>>,
+    dropped: AtomicUsize,
+}
+
+impl Device {
+    fn held(depth_max: usize) -> Device {
+        Device {
+            depth_max,
+            may_end: Some(AtomicUsize::new(0)),
+            ..Device::default()
+        }
+    }
+
+    fn let_go(&self, count: usize) {
+        let may_end = self.may_end.as_ref().unwrap();
+        may_end.fetch_add(count, Ordering::SeqCst);
+    }
+
+    /// Whether one batch more may end.
+    fn ends_one(&self) -> bool {
+        let Some(may_end) = &self.may_end else {
+            return true;
+        };
+        let left = may_end.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        });
+        left.is_ok()
+    }
+
+    fn wait_in_flight(&self, count: usize) {
+        until(&format!("{count} batches in flight"), || {
+            self.in_flight.load(Ordering::SeqCst) == count
+        });
+    }
+
+    fn slots(&self) -> Vec<Vec<u64>> {
+        let batches = self.batches.lock().unwrap();
+        batches.iter().map(|(_, slots)| slots.clone()).collect()
+    }
+}
+
+struct StreamFake {
+    device: Arc<Device>,
+    name: String,
+    flights: VecDeque<Batch>,
+}
+
+impl backend::Model for Device {
+    fn config(&self) -> Arc<conch_config::ResolvedConfig> {
+        unreachable!("the tests bring their configuration")
+    }
+
+    fn bind(&self, _: &Arc<ModelVersion>) {}
+
+    fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
+        Ok(Box::new(StreamFake {
+            device: self,
+            name: spec.name,
+            flights: VecDeque::new(),
+        }))
+    }
+}
+
+impl Instance for StreamFake {
+    fn execute(&mut self, _: &mut Batch, _: &mut PendingResponses) {
+        unreachable!("it is driven by enqueue and poll");
+    }
+
+    fn depth_max(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(self.device.depth_max)
+    }
+
+    fn enqueue(&mut self, batch: &mut Batch, _: &mut PendingResponses) -> bool {
+        let slots: Vec<u64> = batch.iter().map(|live| live.shared().slot).collect();
+        let device = &self.device;
+        device
+            .threads
+            .lock()
+            .unwrap()
+            .insert(std::thread::current().id());
+        let is_panic = device.panics_at.is_some_and(|slot| slots.contains(&slot));
+        assert!(!is_panic, "the backend is broken");
+        device
+            .batches
+            .lock()
+            .unwrap()
+            .push((self.name.clone(), slots));
+        self.flights.push_back(std::mem::take(batch));
+        assert!(self.flights.len() <= device.depth_max);
+        let count = device.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        device.in_flight_max.fetch_max(count, Ordering::SeqCst);
+        true
+    }
+
+    fn poll(&mut self, pending: &mut PendingResponses) -> Result<usize, Error> {
+        self.device.polls.fetch_add(1, Ordering::SeqCst);
+        if self.device.fails_polls.load(Ordering::SeqCst) {
+            return Err(Error::internal("no such event"));
+        }
+        while !self.flights.is_empty() && self.device.ends_one() {
+            if let Some(mut batch) = self.flights.pop_front() {
+                answer(&mut batch, pending);
+                self.device.in_flight.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        Ok(self.flights.len())
+    }
+
+    fn abandon(&mut self, error: &Error, pending: &mut PendingResponses) {
+        for live in self.flights.iter().flatten() {
+            live.shared().model.free();
+            pending.push(live.shared(), Some(Err(error.clone())), true);
+        }
+    }
+}
+
+impl Drop for StreamFake {
+    fn drop(&mut self) {
+        assert!(self.flights.is_empty(), "dropped with batches in flight");
+        self.device.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct StreamBed {
+    version: Arc<ModelVersion>,
+    device: Arc<Device>,
+    recorder: Arc<Recorder>,
+    cores: Arc<Cores>,
+}
+
+impl StreamBed {
+    fn new(config: &str, device: Device, specs: Vec<InstanceSpec>) -> StreamBed {
+        StreamBed::limited(config, device, specs, None)
+    }
+
+    fn limited(
+        config: &str,
+        device: Device,
+        specs: Vec<InstanceSpec>,
+        limiter: Option<Arc<RateLimiter>>,
+    ) -> StreamBed {
+        let resolved = crate::testing::config(&format!("backend: 'fake' {config}"));
+        let instance_plan = InstancePlan {
+            specs,
+            policy: policy_of(ExecutionPolicy::Streams, &resolved, limiter.is_some()),
+            is_parallel: false,
+            warm_up: WarmUp::default(),
+            limiter,
+            progress: Arc::default(),
+        };
+        let device = Arc::new(device);
+        let placement = placement();
+        let as_model: Arc<dyn backend::Model> = Arc::clone(&device) as _;
+        let (parts, queue) = queued(config, &instance_plan, None, &placement.timer_thread);
+        let version = Arc::new(ModelVersion::new(parts));
+        let cores = start_cores(&version, &queue, &as_model, instance_plan, &placement).unwrap();
+        StreamBed {
+            version,
+            device,
+            recorder: Arc::default(),
+            cores: Arc::new(cores),
+        }
+    }
+
+    fn gpu(config: &str, device: Device, count: usize) -> StreamBed {
+        let specs = (0..count).map(|index| spec(index, InstanceKind::Gpu, 0));
+        StreamBed::new(config, device, specs.collect())
+    }
+
+    fn try_submit(&self, slot: u64, id: u64, flags: SequenceFlags) -> Result<RequestHandle, Error> {
+        let drafted = Draft {
+            correlation_id: CorrelationId::Unsigned(id),
+            sequence_flags: flags,
+            ..draft(vec![input("a", DataType::Int32, &[1, 1], &[&[0; 4]])])
+        };
+        let completion: Arc<dyn Completion> = self.recorder.clone();
+        let timestamps = Timestamps {
+            request_start_ns: crate::clock::monotonic_ns(),
+            ..Timestamps::default()
+        };
+        let handle = crate::testing::admit(&self.version, drafted, &completion, slot, timestamps)?;
+        self.version
+            .submit(Arc::clone(&handle), &mut InlineOffer::none())?;
+        Ok(handle)
+    }
+
+    fn submit(&self, slots: std::ops::Range<u64>) {
+        for slot in slots {
+            self.try_submit(slot, 0, SequenceFlags::NONE).unwrap();
+        }
+    }
+
+    fn slots_of(deliveries: &[Delivery]) -> Vec<u64> {
+        deliveries.iter().map(Delivery::slot).collect()
+    }
+
+    fn stop(self, instance_count: usize) {
+        self.cores.stop();
+        assert_eq!(self.device.dropped.load(Ordering::SeqCst), instance_count);
+        assert_eq!(self.version.live_count(), 0);
+        assert_eq!(self.version.statistics.totals().pending_count, 0);
+    }
+}
+
+/// Time must pass in which nothing happens.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+#[test]
+fn the_next_batch_goes_on_the_device_while_one_is_there_and_the_rest_waits() {
+    let bed = StreamBed::gpu(CONFIG, Device::held(8), 1);
+    bed.submit(0..5);
+    bed.device.wait_in_flight(2);
+    pause();
+    assert_eq!(
+        bed.device.slots(),
+        [[0], [1]],
+        "the others wait in the scheduler"
+    );
+    for slot in 0..3 {
+        bed.device.let_go(1);
+        let done = bed.recorder.wait(1);
+        assert_eq!(StreamBed::slots_of(&done), [slot]);
+        bed.device.wait_in_flight(2);
+    }
+    bed.device.let_go(2);
+    bed.recorder.wait(2);
+    assert_eq!(bed.device.in_flight_max.load(Ordering::SeqCst), 2);
+    bed.stop(1);
+}
+
+#[test]
+fn instances_of_one_gpu_share_a_core_and_take_turns() {
+    let bed = StreamBed::gpu(CONFIG, Device::held(2), 3);
+    bed.submit(0..7);
+    bed.device.wait_in_flight(6);
+    pause();
+    let names: Vec<String> = bed
+        .device
+        .batches
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(name, _)| name.clone())
+        .collect();
+    assert_eq!(
+        names,
+        ["m_0_0", "m_0_1", "m_0_2", "m_0_0", "m_0_1", "m_0_2"]
+    );
+    bed.device.let_go(7);
+    bed.recorder.wait(7);
+    assert_eq!(bed.device.threads.lock().unwrap().len(), 1);
+    bed.stop(3);
+}
+
+#[test]
+fn an_arrival_is_enqueued_while_the_core_waits_for_the_device() {
+    let bed = StreamBed::gpu(CONFIG, Device::held(2), 1);
+    bed.submit(0..1);
+    bed.device.wait_in_flight(1);
+    pause();
+    bed.submit(1..2);
+    bed.device.wait_in_flight(2);
+    bed.device.let_go(2);
+    bed.recorder.wait(2);
+    bed.stop(1);
+}
+
+#[test]
+fn what_is_in_flight_and_queued_ends_before_the_cores_do() {
+    let bed = StreamBed::gpu(CONFIG, Device::held(2), 2);
+    bed.submit(0..6);
+    bed.device.wait_in_flight(4);
+    let cores = Arc::clone(&bed.cores);
+    let stopping = std::thread::spawn(move || cores.stop());
+    until("the queue is closed", || bed.version.is_closed());
+    assert!(!stopping.is_finished());
+    bed.device.let_go(6);
+    assert_eq!(
+        StreamBed::slots_of(&bed.recorder.wait(6)),
+        [0, 1, 2, 3, 4, 5]
+    );
+    stopping.join().unwrap();
+    bed.stop(2);
+}
+
+#[test]
+fn a_device_that_works_for_long_keeps_no_cpu_busy() {
+    let bed = StreamBed::gpu(CONFIG, Device::held(1), 1);
+    bed.submit(0..1);
+    bed.device.wait_in_flight(1);
+    // Past the spin.
+    pause();
+    let before = bed.device.polls.load(Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(200));
+    let polls = bed.device.polls.load(Ordering::SeqCst) - before;
+    // One each 2.5 ms at first, later each 5 ms; a busy CPU would look 100,000 times.
+    assert!(polls <= 200, "{polls} polls in 200 ms");
+    bed.device.let_go(1);
+    bed.recorder.wait(1);
+    bed.stop(1);
+}
+
+#[test]
+fn requests_are_cancelled_in_the_queue_and_not_on_the_device() {
+    let bed = StreamBed::gpu(CONFIG, Device::held(1), 1);
+    let on_device = bed.try_submit(0, 0, SequenceFlags::NONE).unwrap();
+    bed.device.wait_in_flight(1);
+    let waiting = bed.try_submit(1, 0, SequenceFlags::NONE).unwrap();
+    cancel(&waiting).deliver();
+    assert_eq!(StreamBed::slots_of(&bed.recorder.wait(1)), [1]);
+    cancel(&on_device).deliver();
+    assert!(on_device.is_cancelled());
+    bed.device.let_go(1);
+    assert_eq!(StreamBed::slots_of(&bed.recorder.wait(1)), [0]);
+    drop((on_device, waiting));
+    bed.stop(1);
+}
+
+#[test]
+fn sequences_have_one_batch_on_the_device() {
+    let config =
+        format!("sequence_batching {{ oldest {{ max_candidate_sequences: 4 }} }} {CONFIG}");
+    let bed = StreamBed::gpu(&config, Device::held(4), 1);
+    for (slot, flags) in [
+        (0, SequenceFlags::START),
+        (1, SequenceFlags::NONE),
+        (2, SequenceFlags::END),
+    ] {
+        bed.try_submit(slot, 7, flags).unwrap();
+    }
+    for slot in 0..3 {
+        bed.device.wait_in_flight(1);
+        pause();
+        bed.device.let_go(1);
+        assert_eq!(StreamBed::slots_of(&bed.recorder.wait(1)), [slot]);
+    }
+    assert_eq!(bed.device.in_flight_max.load(Ordering::SeqCst), 1);
+    bed.stop(1);
+}
+
+#[test]
+fn resources_are_held_until_the_device_is_done() {
+    let limiter = RateLimiter::new(vec![crate::ResourceCapacity {
+        name: "R".to_owned(),
+        count: 1,
+        device: None,
+    }]);
+    let specs = (0..2).map(|index| InstanceSpec {
+        rate_limit: RateLimit {
+            resources: vec![RateResource {
+                name: "R".into(),
+                is_global: true,
+                count: 1,
+            }],
+            priority: 1,
+        },
+        ..spec(index, InstanceKind::Gpu, 0)
+    });
+    let bed = StreamBed::limited(CONFIG, Device::held(4), specs.collect(), Some(limiter));
+    bed.submit(0..4);
+    for _ in 0..4 {
+        bed.device.wait_in_flight(1);
+        pause();
+        bed.device.let_go(1);
+        bed.recorder.wait(1);
+    }
+    assert_eq!(bed.device.in_flight_max.load(Ordering::SeqCst), 1);
+    bed.stop(2);
+}
+
+#[test]
+fn a_batch_that_cannot_be_enqueued_fails_alone() {
+    let device = Device {
+        panics_at: Some(1),
+        ..Device::held(2)
+    };
+    let bed = StreamBed::gpu(CONFIG, device, 1);
+    bed.submit(0..3);
+    let failed = bed.recorder.wait(1);
+    assert_eq!(StreamBed::slots_of(&failed), [1]);
+    bed.device.let_go(2);
+    assert_eq!(StreamBed::slots_of(&bed.recorder.wait(2)), [0, 2]);
+    bed.stop(1);
+}
+
+const TIMEOUT: &str =
+    "parameters { key: 'CONCH_EXECUTION_TIMEOUT_SECONDS' value { string_value: '1' } }";
+
+/// The error of a delivery.
+fn error_of(delivery: Delivery) -> Error {
+    match delivery {
+        Delivery::Final { outcome, .. } => outcome.err().unwrap(),
+        other => panic!("{other:?} is no error"),
+    }
+}
+
+/// Has the device of `bed` hang: two batches are on it, and others wait.
+fn check_fault(bed: StreamBed, text: &str, dropped: usize) {
+    let in_flight = bed.device.in_flight.load(Ordering::SeqCst);
+    let failed = bed.recorder.wait(4);
+    for delivery in failed {
+        let is_on_device = (delivery.slot() as usize) < in_flight;
+        let error = error_of(delivery);
+        let code = if is_on_device {
+            Code::Internal
+        } else {
+            Code::Unavailable
+        };
+        assert_eq!((error.code, &*error.message), (code, text));
+    }
+    let refused = bed.try_submit(9, 0, SequenceFlags::NONE).err().unwrap();
+    assert_eq!((refused.code, &*refused.message), (Code::Unavailable, text));
+    assert_eq!(
+        bed.version.fault().map(|fault| fault.message),
+        Some(text.into())
+    );
+    bed.stop(dropped);
+}
+
+#[test]
+fn a_batch_that_never_ends_takes_its_instance_out_of_service() {
+    let bed = StreamBed::gpu(&format!("{TIMEOUT} {CONFIG}"), Device::held(2), 1);
+    bed.submit(0..4);
+    bed.device.wait_in_flight(2);
+    let text =
+        "instance 'm_0_0' is out of service: an execution did not end on its device within 1 s";
+    check_fault(bed, text, 0);
+}
+
+#[test]
+fn a_device_whose_polls_fail_for_good_is_given_up() {
+    let device = Device::held(2);
+    device.fails_polls.store(true, Ordering::SeqCst);
+    let bed = StreamBed::gpu(CONFIG, device, 1);
+    bed.submit(0..4);
+    let text = "instance 'm_0_0' is out of service: 100 polls failed one after the other";
+    bed.device.wait_in_flight(2);
+    check_fault(bed, text, 0);
+}
+
+#[test]
+fn a_sequence_on_a_device_that_hangs_does_not_keep_its_core() {
+    let config = format!(
+        "{TIMEOUT} sequence_batching {{ oldest {{ max_candidate_sequences: 4 }} }} {CONFIG}"
+    );
+    let bed = StreamBed::gpu(&config, Device::held(2), 1);
+    bed.try_submit(0, 7, SequenceFlags::START).unwrap();
+    bed.device.wait_in_flight(1);
+    let failed = bed.recorder.wait(1).remove(0);
+    assert_eq!(error_of(failed).code, Code::Internal);
+    bed.stop(0);
+}
