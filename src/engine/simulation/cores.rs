@@ -44,7 +44,7 @@ impl Simulation {
     }
 
     /// A core that has something behind it looks before it sleeps.
-    fn look_again(&mut self, index: usize, core: usize) {
+    pub(super) fn look_again(&mut self, index: usize, core: usize) {
         self.versions[index].cores[core].is_rung = true;
         self.plan(
             self.now_ns,
@@ -279,6 +279,10 @@ impl Simulation {
 
     fn execute(&mut self, index: usize, core: usize) {
         let version = &mut self.versions[index];
+        if !version.cores[core].streams.is_empty() {
+            self.enqueue(index, core);
+            return;
+        }
         version.cores[core].began_ns = self.now_ns;
         let duration_ns = 1 + self.random.below(version.setup.execution_us_max * 1_000);
         self.trace
@@ -298,6 +302,31 @@ impl Simulation {
         let batch = std::mem::take(&mut version.cores[core].batch);
         // It is awake, and nobody's to ring.
         version.cores[core].is_rung = true;
+        self.answer_batch(index, core, batch)?;
+        let version = &self.versions[index];
+        let is_sequence = version.setup.sequences().is_some();
+        let instances = version.instances.get(core).map_or(0, Vec::len);
+        // One that has a single instance asks for its next turn at once if it has work, as
+        // otherwise others would get ahead of it.
+        let has_more = instances == 1 && !is_sequence && version.is_due(self.now_ns);
+        self.give_turn_back(index, core, true, has_more)?;
+        let version = &mut self.versions[index];
+        version.cores[core].instance = (version.cores[core].instance + 1) % instances.max(1);
+        version.cores[core].is_rung = false;
+        if !has_more {
+            self.look_again(index, core);
+        }
+        Ok(())
+    }
+
+    /// Answers the requests of a batch that was executed.
+    pub(super) fn answer_batch(
+        &mut self,
+        index: usize,
+        core: usize,
+        batch: Vec<SimulatedOwned>,
+    ) -> RuleResult {
+        let version = &mut self.versions[index];
         let is_fault = self.random.chance(version.setup.fault_percent, 100);
         let response_count = version.setup.response_count_max + 1;
         self.trace.tell(self.now_ns, || {
@@ -354,18 +383,6 @@ impl Simulation {
                 }
             }
             self.answer(&handle, answer)?;
-        }
-        let version = &self.versions[index];
-        let instances = version.instances.get(core).map_or(0, Vec::len);
-        // One that has a single instance asks for its next turn at once if it has work, as
-        // otherwise others would get ahead of it.
-        let has_more = instances == 1 && !is_sequence && version.is_due(self.now_ns);
-        self.give_turn_back(index, core, true, has_more)?;
-        let version = &mut self.versions[index];
-        version.cores[core].instance = (version.cores[core].instance + 1) % instances.max(1);
-        version.cores[core].is_rung = false;
-        if !has_more {
-            self.look_again(index, core);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //!
 //! - [`world`]: schedulers (of sequences, too), claims, the order of responses and the limiter of
 //!   executions. The scheduler is compared with a plain model of it.
+//! - [`streams`]: the same with instances that keep batches in flight.
 //! - [`ensembles`]: requests of ensembles that run through real queues. Answers are compared with
 //!   what the graph makes.
 //!
@@ -20,6 +21,7 @@ mod reference;
 mod request;
 mod rules;
 mod setup;
+mod streams;
 mod trace;
 mod version;
 mod world;
@@ -72,13 +74,22 @@ const SLICE: u64 = 1_500;
 type RunSeed = fn(u64, SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace);
 
 /// What each seed lives through.
-const LIVES: [(&str, RunSeed); 2] = [
+const LIVES: [(&str, RunSeed); LIVES_COUNT] = [
     ("schedulers", live_schedulers),
     ("ensembles", live_ensembles),
+    ("streams", live_streams),
 ];
+const LIVES_COUNT: usize = 3;
 
 fn live_schedulers(seed: u64, trace: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
-    let mut world = Simulation::new(seed, trace);
+    live_world(Simulation::new(seed, trace))
+}
+
+fn live_streams(seed: u64, trace: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
+    live_world(Simulation::with_streams(seed, trace))
+}
+
+fn live_world(mut world: Simulation) -> (Result<u64, RuleViolation>, SeedTrace) {
     let held = caught(|| world.live());
     (held.map(|()| world.event_count), world.trace)
 }
@@ -99,10 +110,10 @@ fn caught(live: impl FnOnce() -> RuleResult) -> RuleResult {
 }
 
 /// Runs seeds on all CPUs until one fails. Returns how many events there were in each of [`LIVES`].
-fn run(seeds: std::ops::Range<u64>) -> Result<[u64; 2], String> {
+fn run(seeds: std::ops::Range<u64>) -> Result<[u64; LIVES_COUNT], String> {
     let next = AtomicU64::new(seeds.start);
     let failed = AtomicU64::new(u64::MAX);
-    let event_counts = [const { AtomicU64::new(0) }; 2];
+    let event_counts = [const { AtomicU64::new(0) }; LIVES_COUNT];
     let thread_count = std::thread::available_parallelism().map_or(1, usize::from);
     let live_on = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -157,4 +168,18 @@ fn every_rule_holds_in_every_seed() {
     for ((name, _), event_count) in LIVES.iter().zip(event_counts) {
         println!("{event_count} events of {name}");
     }
+}
+
+/// Rules that nothing ever meets hold always.
+#[test]
+fn batches_overlap_in_many_lives() {
+    let overlaps = |seed: &u64| {
+        let mut world = Simulation::with_streams(*seed, SeedTrace::default());
+        world
+            .live()
+            .unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
+        world.overlap_count > 0
+    };
+    let count = (0..200).filter(overlaps).count();
+    assert!(count >= 50, "{count} of 200 lives");
 }

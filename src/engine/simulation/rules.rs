@@ -15,6 +15,19 @@ impl Simulation {
         self.limits.check()?;
         for index in 0..self.versions.len() {
             self.check_rest(index)?;
+            self.check_streams(index)?;
+        }
+        Ok(())
+    }
+
+    /// Devices have what their cores know of, no more than may be, and somebody looks after it.
+    fn check_streams(&self, index: usize) -> RuleResult {
+        let version = &self.versions[index];
+        for stream in version.cores.iter().flat_map(|core| &core.streams) {
+            stream.check()?;
+            if stream.is_forgotten(self.now_ns, version.setup.execution_us_max) {
+                return Err("a batch that is done is not answered".into());
+            }
         }
         Ok(())
     }

@@ -21,6 +21,8 @@ pub(super) struct VersionSetup {
     pub(super) fault_percent: u64,
     /// Responses beside the last, at most.
     pub(super) response_count_max: u64,
+    /// Batches that each instance may have in flight; 0: it blocks.
+    pub(super) depth_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +50,13 @@ impl VersionSetup {
             execution_us_max: random.one_of(&[1, 20, 400]),
             fault_percent: random.one_of(&[0, 0, 10]),
             response_count_max: random.one_of(&[0, 0, 3]),
+            depth_max: 0,
         }
+    }
+
+    /// Whether its cores keep batches in flight, where nothing limits executions.
+    pub(super) fn overlaps(&self) -> bool {
+        self.depth_max > 0 && self.sequences().is_none()
     }
 
     pub(super) fn dynamic(&self) -> Option<&DynamicBatching> {

@@ -17,6 +17,7 @@ use crate::simulation::plain::{ReferenceBatch, ReferenceBatcher};
 use crate::simulation::reference::ReferenceSequences;
 use crate::simulation::request::{SimulatedHandle, SimulatedOwned};
 use crate::simulation::setup::{SchedulerKind, VersionSetup};
+use crate::simulation::streams::SimulatedStream;
 
 pub(super) struct SimulatedVersion {
     pub(super) setup: VersionSetup,
@@ -62,11 +63,23 @@ pub(super) struct SimulatedCore {
     pub(super) returned: Vec<SimulatedHandle>,
     /// A look is on the agenda.
     pub(super) is_rung: bool,
+    /// Instances that keep batches in flight; none of a core that blocks.
+    pub(super) streams: Vec<SimulatedStream>,
 }
 
 impl SimulatedCore {
+    /// Whether it looks for a batch when it is woken.
     pub(super) fn is_idle(&self) -> bool {
-        self.batch.is_empty() && !self.is_waiting
+        match &*self.streams {
+            [] => self.batch.is_empty() && !self.is_waiting,
+            streams => streams.iter().any(SimulatedStream::has_room),
+        }
+    }
+
+    /// Whether it executes nothing.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_empty = |stream: &SimulatedStream| stream.in_flight.is_empty();
+        self.batch.is_empty() && !self.is_waiting && self.streams.iter().all(is_empty)
     }
 }
 
@@ -100,12 +113,19 @@ impl SimulatedVersion {
                 )
             }
         };
+        let is_free = instances.iter().all(Vec::is_empty);
+        let overlaps = setup.overlaps() && is_free;
+        let core = |count: &usize| SimulatedCore {
+            streams: match overlaps {
+                true => (0..*count)
+                    .map(|_| SimulatedStream::new(setup.depth_max))
+                    .collect(),
+                false => Vec::new(),
+            },
+            ..SimulatedCore::default()
+        };
         SimulatedVersion {
-            cores: setup
-                .instance_counts
-                .iter()
-                .map(|_| SimulatedCore::default())
-                .collect(),
+            cores: setup.instance_counts.iter().map(core).collect(),
             instances,
             poll_state: PollState {
                 is_ready: false,
@@ -148,7 +168,7 @@ impl SimulatedVersion {
 
     /// It takes no more requests, has answered all, and no core is about to do anything.
     pub(super) fn is_over(&self) -> bool {
-        let has_ended = |core: &SimulatedCore| core.is_idle() && !core.is_rung;
+        let has_ended = |core: &SimulatedCore| core.is_at_rest() && !core.is_rung;
         self.is_retired && self.live_count == 0 && self.cores.iter().all(has_ended)
     }
 

@@ -29,6 +29,10 @@ pub(super) struct Simulation {
     pub(super) limits: ReferenceLimits,
     pub(super) event_count: u64,
     pub(super) trace: SeedTrace,
+    /// Instances keep batches in flight where nothing limits executions.
+    has_streams: bool,
+    /// Batches that were enqueued while another was on the device.
+    pub(super) overlap_count: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +53,12 @@ pub(super) enum SimulatedEvent {
     Finish {
         version: usize,
         core: usize,
+    },
+    /// A core looks at the batches in flight of an instance.
+    Look {
+        version: usize,
+        core: usize,
+        instance: usize,
     },
     /// A request of a sequence comes back to the core that executed it.
     Return {
@@ -105,6 +115,16 @@ impl Simulation {
             limits,
             event_count: 0,
             trace,
+            has_streams: false,
+            overlap_count: 0,
+        }
+    }
+
+    /// One whose instances keep batches in flight.
+    pub(super) fn with_streams(seed: u64, trace: SeedTrace) -> Simulation {
+        Simulation {
+            has_streams: true,
+            ..Simulation::new(seed, trace)
         }
     }
 
@@ -219,6 +239,11 @@ impl Simulation {
                 SimulatedEvent::Poll { version, core } => self.poll(version, core)?,
                 SimulatedEvent::TakeTurn { version, core } => self.take_turn(version, core)?,
                 SimulatedEvent::Finish { version, core } => self.finish(version, core)?,
+                SimulatedEvent::Look {
+                    version,
+                    core,
+                    instance,
+                } => self.look_after(version, core, instance)?,
                 SimulatedEvent::Return {
                     version,
                     core,
@@ -251,7 +276,10 @@ impl Simulation {
     }
 
     fn install(&mut self) -> RuleResult {
-        let setup = VersionSetup::random(&mut self.random);
+        let mut setup = VersionSetup::random(&mut self.random);
+        if self.has_streams {
+            setup.depth_max = self.random.one_of(&[1, 2, 2, 4]);
+        }
         let index = self.versions.len();
         let (instances, turns) = self.limits.add(index, &setup, &mut self.random)?;
         self.trace.tell(self.now_ns, || {
