@@ -18,13 +18,16 @@ use std::thread;
 use std::time::Duration;
 
 use conch_backend_sdk as sdk;
-use sdk::{Batch, DeviceStream, Error, Input, InstanceContext, ModelConfig, ModelContext, Request};
+use sdk::{
+    Batch, DetachedBatch, DeviceStream, Error, Input, InstanceContext, ModelConfig, ModelContext,
+    Request, StreamBatches,
+};
 
 use activities::Activities;
 use controls::Controls;
 use pairing::Pair;
 
-sdk::export_backend!(Identity);
+sdk::export_backend!(Identity, stream);
 
 /// What the models share.
 pub struct Identity {
@@ -57,6 +60,7 @@ pub struct Model {
     input_byte_count: sdk::Metric,
     /// Of the streams of instances on GPUs.
     stream_priority: i32,
+    is_decoupled: bool,
 }
 
 impl Model {
@@ -177,6 +181,7 @@ impl sdk::Model for Model {
             )?,
             settings,
             stream_priority: config.stream_priority(),
+            is_decoupled: config.is_decoupled(),
             instance_count: AtomicU64::new(0),
             input_byte_count,
         })
@@ -186,8 +191,20 @@ impl sdk::Model for Model {
 pub struct Instance {
     delay: Duration,
     /// None on CPUs.
-    stream: Option<DeviceStream>,
+    device: Option<Device>,
 }
+
+/// How an instance on a GPU executes.
+enum Device {
+    /// One batch after the other: its responses take their time, or their number is not known.
+    Blocking(DeviceStream),
+    /// Several batches in flight.
+    Streaming(StreamBatches),
+}
+
+/// While one batch is copied to the device, one is copied there and one back; a fourth waits for
+/// its turn.
+const DEPTH_MAX: usize = 4;
 
 impl sdk::Instance for Instance {
     type Model = Model;
@@ -195,30 +212,32 @@ impl sdk::Instance for Instance {
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
         // Only a number that no other instance gets; nothing is published with it.
         let index = model.instance_count.fetch_add(1, Ordering::Relaxed);
+        let stream = DeviceStream::open(context, model.stream_priority)?;
+        let blocks = model.is_decoupled || model.settings.activities.is_some();
+        let device = match stream {
+            Some(stream) if blocks => Some(Device::Blocking(stream)),
+            Some(stream) => Some(Device::Streaming(StreamBatches::new(stream, DEPTH_MAX)?)),
+            None => None,
+        };
         Ok(Instance {
             delay: model.settings.delay_of(index),
-            stream: DeviceStream::open(context, model.stream_priority)?,
+            device,
         })
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        let mut delay = self.delay;
-        if model.settings.has_controls {
-            for request in batch.requests() {
-                let controls = Controls::read(request)?;
-                if let Some(message) = controls.execute_error {
-                    // Everything goes back to the server unanswered.
-                    return Err(Error::internal(message));
-                }
-                delay = delay.max(controls.delay);
-            }
-        }
+        let delay = self.delay_of(model, batch)?;
         batch.begin_compute();
         if !delay.is_zero() {
             thread::sleep(delay);
         }
         batch.end_compute();
-        if let Some(stream) = &mut self.stream {
+        let stream = match &mut self.device {
+            Some(Device::Blocking(stream)) => Some(stream),
+            Some(Device::Streaming(batches)) => Some(batches.stream()),
+            None => None,
+        };
+        if let Some(stream) = stream {
             on_device::answer_all(stream, model, batch);
             return Ok(());
         }
@@ -229,6 +248,54 @@ impl sdk::Instance for Instance {
             }
         }
         Ok(())
+    }
+}
+
+impl Instance {
+    /// How long a batch is to take.
+    ///
+    /// # Errors
+    /// What one of its requests orders, for all of them: everything goes back to the server
+    /// unanswered.
+    fn delay_of(&self, model: &Model, batch: &Batch<'_>) -> Result<Duration, Error> {
+        let mut delay = self.delay;
+        if model.settings.has_controls {
+            for request in batch.requests() {
+                let controls = Controls::read(request)?;
+                if let Some(message) = controls.execute_error {
+                    return Err(Error::internal(message));
+                }
+                delay = delay.max(controls.delay);
+            }
+        }
+        Ok(delay)
+    }
+}
+
+impl sdk::StreamInstance for Instance {
+    fn depth_max(&self) -> usize {
+        match &self.device {
+            Some(Device::Streaming(batches)) => batches.depth_max(),
+            Some(Device::Blocking(_)) | None => 0,
+        }
+    }
+
+    fn enqueue(&mut self, model: &Model, mut batch: DetachedBatch) {
+        let ordered = batch.with(|batch| self.delay_of(model, batch));
+        match (&mut self.device, ordered) {
+            (_, Err(error)) => batch.finish(|_| Err(error)),
+            (Some(Device::Streaming(batches)), Ok(delay)) => {
+                on_device::enqueue(batches, model, batch, delay);
+            }
+            (_, Ok(_)) => batch.finish(|_| Err(Error::internal("the instance blocks"))),
+        }
+    }
+
+    fn poll(&mut self, _model: &Model) -> usize {
+        match &mut self.device {
+            Some(Device::Streaming(batches)) => batches.poll(),
+            Some(Device::Blocking(_)) | None => 0,
+        }
     }
 }
 

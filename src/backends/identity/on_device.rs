@@ -1,12 +1,15 @@
 //! Executions of KIND_GPU instances: tensors stay on the device where the server leaves them there.
 //!
-//! All answers of a batch are made first, then all copies run together, and are waited for once;
-//! then the answers leave.
+//! All answers of a batch are made first, then all copies are enqueued together; when they are done
+//! the answers leave. Nobody waits for them meanwhile, unless the model is decoupled.
 
 use std::ffi::CStr;
+use std::time::Duration;
 
 use conch_backend_sdk as sdk;
-use sdk::{Batch, Copies, DeviceStream, Error, Input, Request, Response};
+use sdk::{
+    Batch, Copies, DetachedBatch, DeviceStream, Error, Input, Request, Response, StreamBatches,
+};
 
 use crate::Model;
 use crate::controls::Controls;
@@ -37,6 +40,40 @@ pub fn answer_all(stream: &mut DeviceStream, model: &Model, batch: &Batch<'_>) {
     if panics {
         panic!("ordered by the request");
     }
+}
+
+/// Enqueues the copies of a batch, which ends after `delay` at the earliest.
+pub fn enqueue(
+    batches: &mut StreamBatches,
+    model: &Model,
+    mut batch: DetachedBatch,
+    delay: Duration,
+) {
+    if batch.with(|batch| orders_panic(model, batch)) {
+        batch.finish(|batch| {
+            answer_all(batches.stream(), model, batch);
+            Ok(())
+        });
+        return;
+    }
+    batches.enqueue(
+        batch,
+        delay,
+        |request| {
+            let mut response = begin(model, request)?
+                .ok_or_else(|| Error::internal("ordered a panic"))?
+                .1;
+            model.settings.set_parameters(request, &mut response)?;
+            Ok(response)
+        },
+        |owner, request, response, copies| repeat(model, request, response, owner, copies),
+    );
+}
+
+/// Whether one of the requests orders a panic, which comes when it is answered.
+fn orders_panic(model: &Model, batch: &Batch<'_>) -> bool {
+    let panics = |request| Controls::read(request).is_ok_and(|controls| controls.panics);
+    model.settings.has_controls && batch.requests().any(panics)
 }
 
 /// A request, and the response that it gets if its copies succeed.

@@ -489,7 +489,7 @@ class Faults(IdentityCase):
     def test_one_call_fails(self):
         given, source, goal, target = self.regions()
         refused = "^GPU 0: cu[A-Za-z]+: CUDA_ERROR_INVALID_VALUE"
-        for call in ("cuMemcpyAsync", "copy", "cuEventSynchronize"):
+        for call in ("cuMemcpyAsync", "copy", "cuEventQuery"):
             with self.subTest(call), self.faults.failing(f"{call}:0:1:{INVALID_VALUE}"):
                 self.assert_refused(refused, "gpu0", b"", source, goal, [LARGE])
                 self.assert_repeats("gpu0", given, source, goal, target)
