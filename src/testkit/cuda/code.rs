@@ -12,16 +12,24 @@ pub const NOT_INITIALIZED: Code = 3;
 pub const DEVICE_UNAVAILABLE: Code = 46;
 pub const NO_DEVICE: Code = 100;
 pub const INVALID_DEVICE: Code = 101;
+pub const INVALID_IMAGE: Code = 200;
 pub const INVALID_CONTEXT: Code = 201;
 pub const ALREADY_MAPPED: Code = 208;
+pub const NO_BINARY_FOR_GPU: Code = 209;
 pub const PEER_ACCESS_UNSUPPORTED: Code = 217;
+pub const INVALID_PTX: Code = 218;
+pub const UNSUPPORTED_PTX_VERSION: Code = 222;
 pub const INVALID_HANDLE: Code = 400;
+pub const NOT_FOUND: Code = 500;
 pub const NOT_READY: Code = 600;
 pub const ILLEGAL_ADDRESS: Code = 700;
 pub const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 pub const CONTEXT_IS_DESTROYED: Code = 709;
 pub const HOST_MEMORY_ALREADY_REGISTERED: Code = 712;
 pub const HOST_MEMORY_NOT_REGISTERED: Code = 713;
+pub const MISALIGNED_ADDRESS: Code = 716;
+pub const LAUNCH_FAILED: Code = 719;
+pub const NOT_SUPPORTED: Code = 801;
 pub const UNKNOWN: Code = 999;
 
 const NAMES: &[(Code, &CStr, &CStr)] = &[
@@ -54,6 +62,11 @@ const NAMES: &[(Code, &CStr, &CStr)] = &[
         c"invalid device ordinal",
     ),
     (
+        INVALID_IMAGE,
+        c"CUDA_ERROR_INVALID_IMAGE",
+        c"device kernel image is invalid",
+    ),
+    (
         INVALID_CONTEXT,
         c"CUDA_ERROR_INVALID_CONTEXT",
         c"invalid device context",
@@ -69,6 +82,11 @@ const NAMES: &[(Code, &CStr, &CStr)] = &[
         c"resource already mapped",
     ),
     (
+        NO_BINARY_FOR_GPU,
+        c"CUDA_ERROR_NO_BINARY_FOR_GPU",
+        c"no kernel image is available for execution on the device",
+    ),
+    (
         214,
         c"CUDA_ERROR_ECC_UNCORRECTABLE",
         c"uncorrectable ECC error encountered",
@@ -79,16 +97,30 @@ const NAMES: &[(Code, &CStr, &CStr)] = &[
         c"peer access is not supported between these two devices",
     ),
     (
+        INVALID_PTX,
+        c"CUDA_ERROR_INVALID_PTX",
+        c"a PTX JIT compilation failed",
+    ),
+    (
         220,
         c"CUDA_ERROR_NVLINK_UNCORRECTABLE",
         c"uncorrectable NVLink error detected",
+    ),
+    (
+        UNSUPPORTED_PTX_VERSION,
+        c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        c"the provided PTX was compiled with an unsupported toolchain.",
     ),
     (
         INVALID_HANDLE,
         c"CUDA_ERROR_INVALID_HANDLE",
         c"invalid resource handle",
     ),
-    (500, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
+    (
+        NOT_FOUND,
+        c"CUDA_ERROR_NOT_FOUND",
+        c"named symbol not found",
+    ),
     (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
     (
         ILLEGAL_ADDRESS,
@@ -121,11 +153,20 @@ const NAMES: &[(Code, &CStr, &CStr)] = &[
         c"pointer does not correspond to a registered memory region",
     ),
     (
-        719,
+        MISALIGNED_ADDRESS,
+        c"CUDA_ERROR_MISALIGNED_ADDRESS",
+        c"misaligned address",
+    ),
+    (
+        LAUNCH_FAILED,
         c"CUDA_ERROR_LAUNCH_FAILED",
         c"unspecified launch failure",
     ),
-    (801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
+    (
+        NOT_SUPPORTED,
+        c"CUDA_ERROR_NOT_SUPPORTED",
+        c"operation not supported",
+    ),
     (UNKNOWN, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
 

@@ -27,6 +27,7 @@ pub struct Config {
     pub capability: (i32, i32),
     pub can_access_peer: bool,
     pub copy_us: u64,
+    pub kernel_us: u64,
     pub version: i32,
 }
 
@@ -63,6 +64,7 @@ impl Config {
                 .unwrap_or((9, 0)),
             can_access_peer: number("peer", 1) != 0,
             copy_us: number("copy_us", 0),
+            kernel_us: number("kernel_us", 0),
             version: number("driver", 12080).min(i32::MAX as u64) as i32,
         }
     }

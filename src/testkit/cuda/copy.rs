@@ -12,7 +12,7 @@ use crate::host::Block;
 use crate::space::Piece;
 use crate::tally;
 
-/// The delay that holds copies back until there is another.
+/// The delay that holds copies or kernels back until there is another.
 const HELD: u64 = u64::MAX;
 
 /// Which memory a copy function takes at one of its ends.
@@ -173,8 +173,8 @@ pub fn fill(driver: &Driver, to: u64, value: u8, len: usize, stream: usize) -> R
     Ok(())
 }
 
-/// Waits for as long as tests want copies to take.
-fn pause(delay: &AtomicU64) {
+/// Waits for as long as tests want copies, or kernels, to take.
+pub fn pause(delay: &AtomicU64) {
     while delay.load(Ordering::Acquire) == HELD {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -14,6 +14,7 @@ use crate::config::{Config, Hardware};
 use crate::faults;
 use crate::health::Health;
 use crate::host::Pinned;
+use crate::modules::Modules;
 use crate::space::{Origin, Space};
 use crate::stream::{Mark, Stream};
 use crate::window::Window;
@@ -89,8 +90,10 @@ pub struct Driver {
     pub pinned: Mutex<Pinned>,
     pub streams: Mutex<BTreeMap<usize, Arc<Stream>>>,
     pub events: Mutex<BTreeMap<usize, Arc<Event>>>,
+    pub modules: Mutex<Modules>,
     handles: AtomicU64,
     pub copy_us: Arc<AtomicU64>,
+    pub kernel_us: Arc<AtomicU64>,
 }
 
 impl Driver {
@@ -119,8 +122,10 @@ impl Driver {
             pinned: Mutex::default(),
             streams: Mutex::default(),
             events: Mutex::default(),
+            modules: Mutex::default(),
             handles: AtomicU64::new(0),
             copy_us: Arc::new(AtomicU64::new(config.copy_us)),
+            kernel_us: Arc::new(AtomicU64::new(config.kernel_us)),
             config,
         };
         // Another thread may have been quicker; then its driver is the one.
@@ -245,6 +250,7 @@ impl Driver {
             stream.close();
         }
         lock(&self.events).retain(|_, event| event.device != device.ordinal);
+        lock(&self.modules).unload_all(device.ordinal);
         lock(&self.pinned)
             .ranges
             .retain(|_, range| range.device != device.ordinal);
@@ -276,6 +282,7 @@ impl Driver {
             "live_pinned" => lock(&self.pinned).ranges.len(),
             "live_streams" => lock(&self.streams).len(),
             "live_events" => lock(&self.events).len(),
+            "live_modules" => lock(&self.modules).modules.len(),
             "live_reservations" => lock(&self.space).reservations.len(),
             "live_contexts" => {
                 let is_active = |device: &&Device| lock(&device.primary).retained > 0;

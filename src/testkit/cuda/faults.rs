@@ -2,8 +2,10 @@
 //!
 //! An order is `name:after:count:code`: of the calls of `name` from now on, those numbered
 //! `after + 1` to `after + count` answer `code`. The name `copy` stands for a copy that a stream
-//! executes, `memset` for a fill. The name `device:<ordinal>` acts at once: the code becomes the
-//! device's sticky error, 46 loses the device, 0 heals it.
+//! executes, `memset` for a fill, `kernel` for a kernel. A kernel that an order for `hang` names
+//! does not end before the order is taken back, whatever the code, or the device breaks. The name
+//! `device:<ordinal>` acts at once: the code becomes the device's sticky error, 46 loses the
+//! device, 0 heals it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,7 @@ pub enum Source {
 }
 
 struct Rule {
+    number: u64,
     name: String,
     source: Source,
     after: u64,
@@ -33,6 +36,8 @@ struct Faults {
     rules: Vec<Rule>,
     counts: BTreeMap<String, u64>,
     device_orders: Vec<(usize, Code)>,
+    /// How many orders there were, over all.
+    numbers: u64,
     watch: Watch,
 }
 
@@ -47,6 +52,7 @@ static FAULTS: Mutex<Faults> = Mutex::new(Faults {
     rules: Vec::new(),
     counts: BTreeMap::new(),
     device_orders: Vec::new(),
+    numbers: 0,
     watch: Watch {
         path: None,
         checked: None,
@@ -74,6 +80,22 @@ pub fn add(name: &str, after: u32, count: u32, code: Code) {
 
 /// Counts a call of `name`, and says what it is to fail with, if it is.
 pub fn pass(name: &str) -> Option<Code> {
+    pass_rule(name).map(|(_, code)| code)
+}
+
+/// As [`pass`], for what lasts: the number of the order that it is to be held by, if there is one.
+pub fn hold(name: &str) -> Option<u64> {
+    pass_rule(name).map(|(number, _)| number)
+}
+
+/// Whether an order is not taken back yet.
+pub fn is_standing(number: u64) -> bool {
+    let mut faults = faults();
+    faults.reread();
+    faults.rules.iter().any(|rule| rule.number == number)
+}
+
+fn pass_rule(name: &str) -> Option<(u64, Code)> {
     let mut faults = faults();
     faults.reread();
     match faults.counts.get_mut(name) {
@@ -84,7 +106,7 @@ pub fn pass(name: &str) -> Option<Code> {
     for rule in faults.rules.iter_mut().filter(|rule| rule.name == name) {
         rule.seen += 1;
         if rule.seen > rule.after && rule.seen - rule.after <= rule.count {
-            found = found.or(Some(rule.code));
+            found = found.or(Some((rule.number, rule.code)));
         }
     }
     found
@@ -114,7 +136,9 @@ impl Faults {
             self.rules.retain(|rule| rule.name != name);
         } else {
             let name = name.to_owned();
+            self.numbers += 1;
             self.rules.push(Rule {
+                number: self.numbers,
                 name,
                 source,
                 after,

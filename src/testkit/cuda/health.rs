@@ -1,6 +1,6 @@
 //! What is wrong with a device: a sticky error of its context, or that the device is lost.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::code::{Code, DEVICE_UNAVAILABLE, SUCCESS, is_sticky};
 
@@ -8,6 +8,8 @@ use crate::code::{Code, DEVICE_UNAVAILABLE, SUCCESS, is_sticky};
 pub struct Health {
     sticky: AtomicU32,
     is_lost: AtomicBool,
+    /// How often it broke or was lost.
+    breaks: AtomicU64,
 }
 
 impl Health {
@@ -30,6 +32,9 @@ impl Health {
 
     /// Takes note of a code that happened on the device. The first sticky one stays.
     pub fn note(&self, code: Code) {
+        if code == DEVICE_UNAVAILABLE || is_sticky(code) {
+            self.breaks.fetch_add(1, Ordering::AcqRel);
+        }
         if code == DEVICE_UNAVAILABLE {
             self.is_lost.store(true, Ordering::Release);
         } else if is_sticky(code) {
@@ -38,6 +43,12 @@ impl Health {
                 .sticky
                 .compare_exchange(SUCCESS, code, order, Ordering::Acquire);
         }
+    }
+
+    /// How often the device broke so far. Work that runs ends when this changes, even if the device
+    /// is healed before the work looks.
+    pub fn breaks(&self) -> u64 {
+        self.breaks.load(Ordering::Acquire)
     }
 
     /// What a reset of the primary context heals.

@@ -2,8 +2,9 @@
 //!
 //! The environment variable `CONCH_CUDA_DOUBLE` says which devices there are: see [`config`].
 //! Device memory is memory of the host that the CPU cannot touch at its device address; only
-//! copies reach it, and threads carry them out as streams do. Tests order faults and read counts
-//! through the functions in [`api::control`], or through the environment: see [`faults`].
+//! copies and kernels reach it, and threads carry them out as streams do. Tests order faults and
+//! read counts through the functions in [`api::control`], or through the environment: see
+//! [`faults`].
 
 mod api;
 mod backing;
@@ -16,7 +17,9 @@ mod faults;
 mod health;
 mod host;
 mod ipc;
+mod kernel;
 mod load;
+mod modules;
 mod space;
 mod stream;
 mod tally;

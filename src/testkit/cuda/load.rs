@@ -9,12 +9,13 @@ use std::sync::OnceLock;
 pub struct LoadedDouble {
     fail: FailFn,
     count: CountFn,
-    set_copy_us: SetCopyUsFn,
+    set_copy_us: SetDelayFn,
+    set_kernel_us: SetDelayFn,
 }
 
 type FailFn = unsafe extern "C" fn(*const c_char, u32, u32, u32);
 type CountFn = unsafe extern "C" fn(*const c_char) -> u64;
-type SetCopyUsFn = extern "C" fn(u64);
+type SetDelayFn = extern "C" fn(u64);
 
 static LOADED: OnceLock<LoadedDouble> = OnceLock::new();
 
@@ -44,9 +45,13 @@ impl LoadedDouble {
                         handle,
                         c"conch_cuda_double_count",
                     )),
-                    set_copy_us: std::mem::transmute::<*mut c_void, SetCopyUsFn>(symbol(
+                    set_copy_us: std::mem::transmute::<*mut c_void, SetDelayFn>(symbol(
                         handle,
                         c"conch_cuda_double_set_copy_us",
+                    )),
+                    set_kernel_us: std::mem::transmute::<*mut c_void, SetDelayFn>(symbol(
+                        handle,
+                        c"conch_cuda_double_set_kernel_us",
                     )),
                 }
             }
@@ -68,6 +73,11 @@ impl LoadedDouble {
     /// As `conch_cuda_double_set_copy_us`.
     pub fn set_copy_us(&self, copy_us: u64) {
         (self.set_copy_us)(copy_us);
+    }
+
+    /// As `conch_cuda_double_set_kernel_us`.
+    pub fn set_kernel_us(&self, kernel_us: u64) {
+        (self.set_kernel_us)(kernel_us);
     }
 }
 

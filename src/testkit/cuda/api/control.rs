@@ -22,7 +22,7 @@ pub unsafe extern "C" fn conch_cuda_double_fail(
 }
 
 /// How often a function was called, or how many of a kind exist now: `live_allocations`,
-/// `live_pinned`, `live_streams`, `live_events`, `live_ipc`, `live_contexts`,
+/// `live_pinned`, `live_streams`, `live_events`, `live_modules`, `live_ipc`, `live_contexts`,
 /// `live_reservations`, `live_mappings`. `freed_in_flight`: memory freed under a running copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn conch_cuda_double_count(name: *const c_char) -> u64 {
@@ -39,6 +39,14 @@ pub unsafe extern "C" fn conch_cuda_double_count(name: *const c_char) -> u64 {
 pub extern "C" fn conch_cuda_double_set_copy_us(copy_us: u64) {
     if let Ok(driver) = Driver::get() {
         driver.copy_us.store(copy_us, Ordering::Release);
+    }
+}
+
+/// How long each kernel takes from now on, beyond what it computes, as for copies.
+#[unsafe(no_mangle)]
+pub extern "C" fn conch_cuda_double_set_kernel_us(kernel_us: u64) {
+    if let Ok(driver) = Driver::get() {
+        driver.kernel_us.store(kernel_us, Ordering::Release);
     }
 }
 

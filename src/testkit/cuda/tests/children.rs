@@ -18,6 +18,10 @@ fn child() {
         "file_faults" => file_faults(),
         "import" => import(),
         "export" => export(),
+        "tally" => {
+            start();
+            super::kernel::tally();
+        }
         other => panic!("no child {other}"),
     }
 }

@@ -1,5 +1,6 @@
 //! One test per rule. As the driver is one per process, each test holds [`support::Session`].
 
+mod arithmetic;
 mod children;
 mod context;
 mod copy;
@@ -8,6 +9,7 @@ mod event;
 mod faults;
 mod host;
 mod ipc;
+mod kernel;
 mod memory;
 mod support;
 mod vmm;

@@ -66,9 +66,12 @@ impl Drop for Session {
     fn drop(&mut self) {
         // What a failed test held back would be waited for below.
         let_copies_go();
+        conch_cuda_double_set_kernel_us(0);
         for name in [
             "copy",
             "memset",
+            "kernel",
+            "hang",
             "cuMemAlloc_v2",
             "cuMemFree_v2",
             "cuDeviceGetCount",
