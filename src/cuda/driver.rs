@@ -54,15 +54,8 @@ impl Driver {
         if !unsafe { sys::is_culib_present() } {
             return Err(DriverAbsent::NoLibrary);
         }
-        // SAFETY: as above; the library was found just now.
-        let library = unsafe { sys::culib() };
-        // A function that is missing would panic at its first call.
-        for name in FUNCTIONS {
-            // SAFETY: the symbol is only looked up, not called.
-            let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
-            if found.is_err() {
-                return Err(DriverAbsent::TooOld(name));
-            }
+        if let Some(name) = first_missing(&FUNCTIONS) {
+            return Err(DriverAbsent::TooOld(name));
         }
         Driver::start().map_err(DriverAbsent::Refused)
     }
@@ -160,3 +153,17 @@ const FUNCTIONS: [&str; 50] = [
     "cuStreamWaitEvent",
     "cuCtxGetCurrent",
 ];
+
+/// The first of these functions that the driver's library lacks: its call would panic. To be asked
+/// only where the library was found. Kernels look up their own, at their first use: see
+/// [`KernelError::TooOld`](crate::KernelError).
+pub(crate) fn first_missing(names: &[&'static str]) -> Option<&'static str> {
+    // SAFETY: loading runs the library's initialisers, as every user of CUDA does; it was found
+    // before.
+    let library = unsafe { sys::culib() };
+    names.iter().copied().find(|name| {
+        // SAFETY: the symbol is only looked up, not called.
+        let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
+        found.is_err()
+    })
+}

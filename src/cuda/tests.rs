@@ -1,6 +1,7 @@
 //! Every call of this crate, on two devices of the double. The tests take turns, as they look at
 //! counts and order faults.
 
+use std::ffi::CStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use conch_memory::{Block, ByteView, MemoryKind};
@@ -279,6 +280,97 @@ fn failures_of_copies_are_told() {
     assert!(block.is_empty());
     assert_eq!(stream.read(&view, &mut block), Ok(()), "only that one");
     drop(memory);
+}
+
+const KERNEL: &CStr = c".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry fill(.param .u64 at, .param .u64 count, .param .u32 value, .param .f32 scale)
+{
+    .reg .pred %p; .reg .b32 %r<4>; .reg .f32 %f<3>; .reg .b64 %d<3>;
+    mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;
+    mad.lo.u32 %r0, %r0, %r1, %r2;
+    cvt.u64.u32 %d0, %r0;
+    ld.param.u64 %d1, [count];
+    setp.ge.u64 %p, %d0, %d1;
+    @%p ret;
+    ld.param.u32 %r3, [value]; cvt.rn.f32.u32 %f0, %r3;
+    ld.param.f32 %f1, [scale]; mul.rn.f32 %f0, %f0, %f1;
+    ld.param.u64 %d2, [at]; mad.wide.u32 %d2, %r0, 4, %d2;
+    st.global.f32 [%d2], %f0;
+    ret;
+}";
+
+#[test]
+fn kernels_are_compiled_and_launched() {
+    let (_alone, double) = alone();
+    let device = device(0);
+    let stream = Stream::new(&device, 0).unwrap();
+    let memory = DeviceMemory::allocate(&device, 400).unwrap();
+    let loaded = double.count(c"live_modules");
+    let module = Module::compile(&device, KERNEL).unwrap();
+    let absent = module.function(c"other").unwrap_err();
+    assert!(
+        absent.to_string().contains("CUDA_ERROR_NOT_FOUND"),
+        "{absent}"
+    );
+    let function = module.function(c"fill").unwrap();
+    drop(module);
+    let (start, end) = (
+        Event::timed(&device).unwrap(),
+        Event::timed(&device).unwrap(),
+    );
+    assert!(end.ns_since(&start).is_err(), "never recorded");
+    let grid = Grid {
+        blocks: 2,
+        threads_per_block: 64,
+    };
+    let arguments = [
+        Argument::Address(memory.base()),
+        Argument::U64(99),
+        Argument::U32(7),
+        Argument::F32(0.5),
+    ];
+    double.set_kernel_us(10_000);
+    // SAFETY: the memory outlives the wait, and nobody else uses it.
+    unsafe { stream.fill(memory.base(), 0, 400) }.unwrap();
+    stream.record(&start).unwrap();
+    // SAFETY: the arguments are the kernel's; it writes 99 words of the memory.
+    unsafe { stream.launch(&function, grid, &arguments) }.unwrap();
+    stream.record(&end).unwrap();
+    end.wait().unwrap();
+    double.set_kernel_us(0);
+    assert!(end.ns_since(&start).unwrap() >= 10_000_000);
+    let bytes = content(&stream, memory.base(), 400);
+    assert_eq!(bytes[..396], 3.5_f32.to_le_bytes().repeat(99));
+    assert_eq!(bytes[396..], [0; 4]);
+    let empty = Grid { blocks: 0, ..grid };
+    // SAFETY: the driver refuses it.
+    assert!(unsafe { stream.launch(&function, empty, &arguments) }.is_err());
+    assert_eq!(double.count(c"live_modules"), loaded + 1);
+    drop(function);
+    assert_eq!(double.count(c"live_modules"), loaded);
+}
+
+#[test]
+fn texts_that_do_not_compile_are_told_with_the_compilers_log() {
+    let (_alone, _) = alone();
+    let device = device(0);
+    let wrong = KERNEL.to_str().unwrap().replace("mul.rn", "mull.rn");
+    let wrong = std::ffi::CString::new(wrong).unwrap();
+    let error = Module::compile(&device, &wrong).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX"));
+    assert!(
+        text.contains("line 14;") && text.contains("'mull.rn.f32'"),
+        "{text}"
+    );
+    assert!(!text.contains('\n'));
+    assert!(matches!(error, KernelError::Compile { error, .. } if error.code() == 218));
+    let unknown = crate::driver::first_missing(&["cuInit", "cuNoSuchFunction"]);
+    assert_eq!(unknown, Some("cuNoSuchFunction"));
+    let old = KernelError::TooOld("cuLaunchKernel").to_string();
+    assert!(old.contains("no function cuLaunchKernel"), "{old}");
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! Launches of kernels.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys;
+
+use crate::error::check;
+use crate::{CudaError, DeviceAddress, Function, Stream};
+
+/// How many threads run a kernel: blocks of threads, in one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    pub blocks: u32,
+    /// At most 1024.
+    pub threads_per_block: u32,
+}
+
+/// One parameter of a kernel, of the width that its `.param` has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    Address(DeviceAddress),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+}
+
+impl Argument {
+    /// A word that begins with its bytes, of which the driver reads as many as the parameter has:
+    /// hosts of GPUs are little-endian.
+    fn word(self) -> u64 {
+        match self {
+            Argument::Address(address) => address.0,
+            Argument::U64(value) => value,
+            Argument::U32(value) => u64::from(value),
+            Argument::F32(value) => u64::from(value.to_bits()),
+        }
+    }
+}
+
+/// More than any kernel of this workspace has.
+pub const ARGUMENTS_MAX: usize = 16;
+
+impl Stream {
+    /// Enqueues a kernel. The arguments are copied before this returns; nothing else is waited for.
+    ///
+    /// # Safety
+    /// `arguments` are the function's parameters, in number, order and width. With them, and
+    /// `grid`, the kernel ends, and reads and writes only memory for which what [`Stream::copy`]
+    /// asks of its ranges holds.
+    ///
+    /// # Errors
+    /// What the driver refuses; nothing was enqueued then. An error of the kernel itself is told by
+    /// later calls.
+    ///
+    /// # Panics
+    /// If there are more than [`ARGUMENTS_MAX`] arguments, or the function is of another device.
+    pub unsafe fn launch(
+        &self,
+        function: &Function,
+        grid: Grid,
+        arguments: &[Argument],
+    ) -> Result<(), CudaError> {
+        assert!(arguments.len() <= ARGUMENTS_MAX, "too many arguments");
+        assert_eq!(
+            function.module().device().ordinal(),
+            self.device().ordinal(),
+            "the function is of another device"
+        );
+        let mut words = [0_u64; ARGUMENTS_MAX];
+        let mut places = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
+        for ((word, place), argument) in words.iter_mut().zip(&mut places).zip(arguments) {
+            *word = argument.word();
+            *place = std::ptr::from_mut(word).cast();
+        }
+        let _current = self.device().current()?;
+        // SAFETY: stream and function live, and `Module::compile` has looked the driver's function
+        // up; there is a place for each parameter, with as many bytes as the widest has; the rest
+        // is promised by the caller.
+        check("cuLaunchKernel", unsafe {
+            sys::cuLaunchKernel(
+                function.handle(),
+                grid.blocks,
+                1,
+                1,
+                grid.threads_per_block,
+                1,
+                1,
+                0,
+                self.raw_handle().cast(),
+                places.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+}
