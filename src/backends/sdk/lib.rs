@@ -57,8 +57,9 @@ pub use correlation::CorrelationId;
 pub use data_type::{DataType, element_count, shape_text};
 pub use detached::{DetachedBatch, DetachingInstance};
 pub use device::{
-    Copies, DEVICE_ALIGNMENT, DeviceAccess, DeviceBlock, DeviceBlocks, DeviceGather, DeviceStream,
-    ExportedMemory, ImportedMemory, MemorySource, MemoryTarget, StreamBatches, StreamHandle,
+    Copies, DEVICE_ALIGNMENT, DeviceAccess, DeviceBlock, DeviceBlocks, DeviceConstants,
+    DeviceGather, DeviceKernel, DeviceRange, DeviceSlot, DeviceStream, DeviceWork, ExportedMemory,
+    ImportedMemory, KernelArgument, MemorySource, MemoryTarget, StreamBatches, StreamHandle,
 };
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};

@@ -7,6 +7,7 @@ use std::ptr;
 use conch_cuda::{CudaError, DeviceAddress, Event, Stream};
 use conch_memory::MemoryPlace;
 
+use super::memory::copy_on_host;
 use super::memory::{MemorySource, MemoryTarget};
 use super::plan::{DeviceCopy, PINNED, PlannedCopy, StagedOutput, is_staged, runs, staged_bytes};
 use super::staging::{Staging, StagingBlock};
@@ -444,14 +445,4 @@ impl Drop for Enqueued<'_> {
             let _ = self.stream.synchronize();
         }
     }
-}
-
-/// # Safety
-/// `source` is readable and `target` writable host memory of that length. They may overlap, and
-/// others may write both meanwhile, which leaves some mixture of bytes.
-unsafe fn copy_on_host(target: u64, source: u64, len: usize) {
-    let source = ptr::with_exposed_provenance::<u8>(source as usize);
-    let target = ptr::with_exposed_provenance_mut::<u8>(target as usize);
-    // SAFETY: by this function's contract.
-    unsafe { ptr::copy(source, target, len) };
 }

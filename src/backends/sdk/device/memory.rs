@@ -170,6 +170,16 @@ impl MemoryTarget<'_> {
     }
 }
 
+/// # Safety
+/// `source` is readable and `target` writable host memory of that length. They may overlap, and
+/// others may write both meanwhile, which leaves some mixture of bytes.
+pub(super) unsafe fn copy_on_host(target: u64, source: u64, len: usize) {
+    let source = ptr::with_exposed_provenance::<u8>(source as usize);
+    let target = ptr::with_exposed_provenance_mut::<u8>(target as usize);
+    // SAFETY: by this function's contract.
+    unsafe { ptr::copy(source, target, len) };
+}
+
 /// The place of a buffer as the server names it.
 ///
 /// # Errors

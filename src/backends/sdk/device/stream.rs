@@ -78,6 +78,10 @@ impl DeviceStream {
         StreamHandle(Arc::clone(&self.stream))
     }
 
+    pub(super) fn refused(&self, error: conch_cuda::CudaError) -> Error {
+        Error::internal(format!("GPU {}: {error}", self.stream.device().ordinal()))
+    }
+
     /// The memory that the instance computes in.
     pub fn place(&self) -> MemoryPlace {
         MemoryPlace {

@@ -14,6 +14,8 @@ use super::staging::STAGING_BYTES_MAX;
 use super::*;
 use crate::{Code, Error};
 
+mod work;
+
 fn alone() -> (MutexGuard<'static, ()>, &'static LoadedDouble) {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
