@@ -141,14 +141,14 @@ unsafe impl Sync for Device {}
 
 /// The device's context is current on this thread while the guard lives. Then the thread has again
 /// the one that it had before: it may be a backend's, which chose its device once.
-pub(crate) struct Current<'device> {
+pub struct CurrentDevice<'device> {
     /// None where it was the same.
     before: Option<sys::CUcontext>,
     /// Bound to its thread.
     _device: PhantomData<(&'device Device, *const ())>,
 }
 
-impl Drop for Current<'_> {
+impl Drop for CurrentDevice<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             // SAFETY: the context was this thread's; if it is gone, the driver refuses.
@@ -184,7 +184,7 @@ impl Device {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub(crate) fn current(&self) -> Result<Current<'_>, CudaError> {
+    pub fn current(&self) -> Result<CurrentDevice<'_>, CudaError> {
         let mut before = std::ptr::null_mut();
         // SAFETY: the result is writable.
         check("cuCtxGetCurrent", unsafe {
@@ -197,7 +197,7 @@ impl Device {
                 sys::cuCtxSetCurrent(self.context)
             })?;
         }
-        Ok(Current {
+        Ok(CurrentDevice {
             before: is_other.then_some(before),
             _device: PhantomData,
         })

@@ -49,6 +49,10 @@ impl Stream {
         self.handle.cast()
     }
 
+    pub(crate) fn handle(&self) -> sys::CUstream {
+        self.handle
+    }
+
     /// Enqueues a copy of `len` bytes between any two places: host memory, or memory of any device.
     /// From pageable host memory the driver takes the bytes before this returns; into it, this
     /// returns once they are there. Pinned memory makes both asynchronous.

@@ -374,6 +374,49 @@ fn texts_that_do_not_compile_are_told_with_the_compilers_log() {
 }
 
 #[test]
+fn captured_work_is_done_at_every_launch() {
+    let (_alone, double) = alone();
+    let device = device(0);
+    let stream = Stream::new(&device, 0).unwrap();
+    let memory = DeviceMemory::allocate(&device, 4).unwrap();
+    let fill = |value| {
+        // SAFETY: the memory outlives the stream's work, and nobody else uses it.
+        unsafe { stream.fill(memory.base(), value, 4) }
+    };
+    fill(1).unwrap();
+    let graph = stream.capture(|| fill(2)).unwrap();
+    assert_eq!(
+        content(&stream, memory.base(), 4),
+        [1; 4],
+        "nothing is done"
+    );
+    for _ in 0..2 {
+        fill(3).unwrap();
+        // SAFETY: as above; the graph lives until the stream was waited for.
+        unsafe { stream.launch_graph(&graph) }.unwrap();
+        assert_eq!(content(&stream, memory.base(), 4), [2; 4]);
+    }
+    drop(graph);
+    assert_eq!(double.count(c"live_graphs"), 0);
+
+    let failed = stream.capture(|| Err("no work")).unwrap_err();
+    assert!(matches!(failed, CaptureError::Work("no work")));
+    let waited = stream.capture(|| stream.synchronize());
+    assert!(matches!(waited, Err(CaptureError::Work(error)) if error.code() == 900));
+    let unseen = stream.capture(|| {
+        let _ = stream.synchronize();
+        Ok::<_, CudaError>(())
+    });
+    assert!(matches!(unseen, Err(CaptureError::Refused(error)) if error.code() == 901));
+    assert_eq!(
+        content(&stream, memory.base(), 4),
+        [2; 4],
+        "the stream is of use"
+    );
+    assert_eq!(double.count(c"live_graphs"), 0);
+}
+
+#[test]
 fn parts_of_pools_hold_tensors() {
     let (_alone, _) = alone();
     let device = device(0);

@@ -30,6 +30,8 @@ pub const HOST_MEMORY_NOT_REGISTERED: Code = 713;
 pub const MISALIGNED_ADDRESS: Code = 716;
 pub const LAUNCH_FAILED: Code = 719;
 pub const NOT_SUPPORTED: Code = 801;
+pub const CAPTURE_UNSUPPORTED: Code = 900;
+pub const CAPTURE_INVALIDATED: Code = 901;
 pub const UNKNOWN: Code = 999;
 
 const NAMES: &[(Code, &CStr, &CStr)] = &[
@@ -166,6 +168,16 @@ const NAMES: &[(Code, &CStr, &CStr)] = &[
         NOT_SUPPORTED,
         c"CUDA_ERROR_NOT_SUPPORTED",
         c"operation not supported",
+    ),
+    (
+        CAPTURE_UNSUPPORTED,
+        c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        c"operation not permitted when stream is capturing",
+    ),
+    (
+        CAPTURE_INVALIDATED,
+        c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+        c"operation failed due to a previous error during capture",
     ),
     (UNKNOWN, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];

@@ -7,29 +7,15 @@ use std::time::Duration;
 use crate::backing::Backing;
 use crate::code::{Code, ILLEGAL_ADDRESS, INVALID_VALUE};
 use crate::driver::{Driver, lock};
+use crate::end::{End, Kind};
 use crate::faults;
+use crate::graph::Step;
 use crate::host::Block;
 use crate::space::Piece;
 use crate::tally;
 
 /// The delay that holds copies or kernels back until there is another.
 const HELD: u64 = u64::MAX;
-
-/// Which memory a copy function takes at one of its ends.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Kind {
-    Device,
-    Host,
-    /// Either, told by the address.
-    Any,
-}
-
-/// One end of a copy.
-#[derive(Clone, Copy)]
-pub struct End {
-    pub address: u64,
-    pub kind: Kind,
-}
 
 /// Memory that a copy reads or writes, and what keeps it.
 enum Memory {
@@ -116,7 +102,7 @@ pub unsafe fn copy(
     stream: usize,
 ) -> Result<(), Code> {
     let stream = driver.stream(stream)?;
-    if len == 0 {
+    if len == 0 || stream.capture.take(|| Step::Copy { to, from, len }) {
         return Ok(());
     }
     let to = resolve(driver, to, len, stream.device)?;
@@ -154,7 +140,7 @@ pub unsafe fn copy(
 /// Enqueues a fill of device memory on a stream of the current context.
 pub fn fill(driver: &Driver, to: u64, value: u8, len: usize, stream: usize) -> Result<(), Code> {
     let stream = driver.stream(stream)?;
-    if len == 0 {
+    if len == 0 || stream.capture.take(|| Step::Fill { to, value, len }) {
         return Ok(());
     }
     let end = End {

@@ -12,6 +12,7 @@ use crate::code::{
 };
 use crate::config::{Config, Hardware};
 use crate::faults;
+use crate::graph::Graph;
 use crate::health::Health;
 use crate::host::Pinned;
 use crate::modules::Modules;
@@ -91,6 +92,8 @@ pub struct Driver {
     pub streams: Mutex<BTreeMap<usize, Arc<Stream>>>,
     pub events: Mutex<BTreeMap<usize, Arc<Event>>>,
     pub modules: Mutex<Modules>,
+    /// Graphs, and what is instantiated of them.
+    pub graphs: Mutex<BTreeMap<usize, Arc<Graph>>>,
     handles: AtomicU64,
     pub copy_us: Arc<AtomicU64>,
     pub kernel_us: Arc<AtomicU64>,
@@ -123,6 +126,7 @@ impl Driver {
             streams: Mutex::default(),
             events: Mutex::default(),
             modules: Mutex::default(),
+            graphs: Mutex::default(),
             handles: AtomicU64::new(0),
             copy_us: Arc::new(AtomicU64::new(config.copy_us)),
             kernel_us: Arc::new(AtomicU64::new(config.kernel_us)),
@@ -281,6 +285,7 @@ impl Driver {
         let count = match name {
             "live_pinned" => lock(&self.pinned).ranges.len(),
             "live_streams" => lock(&self.streams).len(),
+            "live_graphs" => lock(&self.graphs).len(),
             "live_events" => lock(&self.events).len(),
             "live_modules" => lock(&self.modules).modules.len(),
             "live_reservations" => lock(&self.space).reservations.len(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::code::{Code, NOT_READY, OUT_OF_MEMORY, is_sticky};
+use crate::graph::Capture;
 use crate::health::Health;
 
 pub type Work = Box<dyn FnOnce() -> Result<(), Code> + Send>;
@@ -121,6 +122,8 @@ pub struct Stream {
     queue: Mutex<Queue>,
     changed: Condvar,
     health: Arc<Health>,
+    /// What is captured instead of done.
+    pub capture: Capture,
 }
 
 impl Stream {
@@ -131,6 +134,7 @@ impl Stream {
             queue,
             changed: Condvar::new(),
             health,
+            capture: Capture::default(),
         });
         let worker = Arc::clone(&stream);
         let builder = std::thread::Builder::new().name("cuda-double".to_owned());

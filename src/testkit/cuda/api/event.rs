@@ -49,6 +49,7 @@ pub extern "C" fn cuEventRecord(event: Event, stream: *mut c_void) -> Code {
         if event.device != stream.device {
             return Err(INVALID_HANDLE);
         }
+        stream.capture.refuse()?;
         event.set(stream.record());
         Ok(())
     })

@@ -70,7 +70,9 @@ pub extern "C" fn cuStreamDestroy_v2(stream: Stream) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: Stream) -> Code {
     call("cuStreamSynchronize", |driver| {
-        let outcome = driver.stream(stream.addr())?.synchronize();
+        let stream = driver.stream(stream.addr())?;
+        stream.capture.refuse()?;
+        let outcome = stream.synchronize();
         // A copy may have left a sticky error meanwhile.
         driver.current()?;
         outcome
@@ -80,7 +82,9 @@ pub extern "C" fn cuStreamSynchronize(stream: Stream) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: Stream) -> Code {
     call("cuStreamQuery", |driver| {
-        let outcome = driver.stream(stream.addr())?.query();
+        let stream = driver.stream(stream.addr())?;
+        stream.capture.refuse()?;
+        let outcome = stream.query();
         driver.current()?;
         outcome
     })
@@ -90,6 +94,7 @@ pub extern "C" fn cuStreamQuery(stream: Stream) -> Code {
 pub extern "C" fn cuStreamWaitEvent(stream: Stream, event: Event, _flags: c_uint) -> Code {
     call("cuStreamWaitEvent", |driver| {
         let stream = driver.stream(stream.addr())?;
+        stream.capture.refuse()?;
         if let Some(mark) = driver.event(event.addr())?.mark() {
             stream.wait_for(mark);
         }

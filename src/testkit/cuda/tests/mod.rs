@@ -7,6 +7,7 @@ mod copy;
 mod device;
 mod event;
 mod faults;
+mod graph;
 mod host;
 mod ipc;
 mod kernel;
