@@ -58,8 +58,9 @@ pub use data_type::{DataType, element_count, shape_text};
 pub use detached::{DetachedBatch, DetachingInstance};
 pub use device::{
     Copies, DEVICE_ALIGNMENT, DeviceAccess, DeviceBlock, DeviceBlocks, DeviceConstants,
-    DeviceGather, DeviceKernel, DeviceRange, DeviceSlot, DeviceStream, DeviceWork, ExportedMemory,
-    ImportedMemory, KernelArgument, MemorySource, MemoryTarget, StreamBatches, StreamHandle,
+    DeviceGather, DeviceKernel, DeviceQueue, DeviceRange, DeviceSlot, DeviceStream, DeviceWork,
+    EngineBlock, EngineGraph, EngineStream, EngineWork, ExportedMemory, ImportedMemory,
+    KernelArgument, MemorySource, MemoryTarget, StreamBatches, StreamHandle,
 };
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};
