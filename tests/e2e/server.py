@@ -25,7 +25,7 @@ CACHE = ROOT / ".cache"
 PEERS = pathlib.Path(os.environ.get("PEERS_DIR", pathlib.Path.home() / ".cache/peers"))
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PROFILE = os.environ.get("CONCH_PROFILE", "ci")
-BACKENDS = ("identity", "onnxruntime", "probe", "faulty", "forward", "repeat", "square", "gpu_elementwise", "fil", "pytorch", "tensorflow", "openvino", "dali")
+BACKENDS = ("identity", "onnxruntime", "probe", "faulty", "forward", "repeat", "square", "gpu_elementwise", "fil", "pytorch", "tensorflow", "openvino", "dali", "tensorrt")
 
 # Within which the end of a server's output follows the end of its process, unless a process of its own holds the pipes.
 END_OF_OUTPUT_S = 5
