@@ -1,19 +1,21 @@
 //! Thin wrappers round the system calls that the rest of the server needs and that the standard
 //! library does not offer.
 //!
-//! Sockets (listening, accepting, vectored sends), the io_uring probe, resource limits, signals,
-//! CPU affinity and what the machine consists of. No policy: who listens where, how many
-//! connections there may be and which CPUs a thread gets is decided by the callers. Nothing here
-//! starts a thread.
+//! Sockets (listening, accepting, vectored sends), the ring that a thread sleeps on, the io_uring
+//! probe, resource limits, signals, CPU affinity and what the machine consists of. No policy: who
+//! listens where, how many connections there may be and which CPUs a thread gets is decided by the
+//! callers. Nothing here starts a thread.
 
 pub mod affinity;
 pub mod limits;
 mod listener;
 pub mod machine;
 mod output;
+pub mod ring;
 pub mod signal;
 mod socket;
 pub mod uring;
+mod wake_event;
 
 pub use listener::Listener;
 pub use output::take_stdout;
@@ -21,3 +23,4 @@ pub use socket::{
     abort, adopt, finish_sending, is_reset, peer_address, receive, send_vectored, set_nodelay,
     stop_receiving, stop_transfer, wait_readable,
 };
+pub use wake_event::WakeEvent;

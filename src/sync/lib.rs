@@ -6,6 +6,7 @@
 //! - `worker_pool`: how a model's workers share that queue and their scheduler. `try_lock` lets one
 //!   worker at a time drive the scheduler; `parker` puts idle workers to sleep and wakes them.
 //! - `mailbox`: the queue into a shard, with the [`Notify`] that wakes it.
+//! - `sleep_flag`: whether a thread sleeps in the kernel, for those who bring it work.
 //! - `keyed_counter`: counts of concurrent holders per key, in constant memory.
 //!
 //! The orderings are checked under loom:
@@ -17,6 +18,7 @@ mod mailbox;
 mod mpsc_queue;
 mod parker;
 mod primitives;
+mod sleep_flag;
 mod try_lock;
 mod worker_pool;
 
@@ -25,6 +27,7 @@ pub use keyed_counter::{CounterSlot, Full, KeyedCounter};
 pub use mailbox::{Mailbox, Messages, Notify, Receiver};
 pub use mpsc_queue::{Drained, Link, MpscQueue, Node, Refused};
 pub use parker::{Clock, IdleSet, NEVER_NS, Parker, SPIN_MAX_NS, Spin};
+pub use sleep_flag::SleepFlag;
 pub use worker_pool::{LimitedWait, NextBatch, PollState, Worker, WorkerPool};
 
 /// The queue into a model's workers.
