@@ -8,8 +8,8 @@ use std::time::Duration;
 use conch_control::on_demand::LoadOutcome;
 use conch_engine::{Error, InFlightPermit, clock};
 
+use super::runtime::Timer;
 use super::state::Shard;
-use super::timer::Timer;
 
 /// Keeps a model until the request that it was loaded for is submitted. Boxed: most servers have
 /// none, and their requests carry it along.

@@ -13,8 +13,8 @@ use conch_engine::{
 use super::ensure_loaded::HeldPermit;
 use super::in_flight::ResponseQueue;
 use super::response::{ResponseFuture, StreamRequest};
+use super::runtime::Timer;
 use super::state::Shard;
-use super::timer::Timer;
 
 /// How a request goes into the engine, beside what it says.
 #[derive(Default)]

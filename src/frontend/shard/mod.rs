@@ -1,11 +1,10 @@
 //! A shard: one thread, at home on a CPU, with one io_uring executor and the connections that the
 //! acceptors dealt to it.
 //!
-//! The only module that names the runtime. Rules that it keeps, each learnt the hard way: one task
-//! queue of the default kind (others lose wake-ups), no cancelled accepts (accepting is a thread's
-//! business), a long preempt timer, every task behind `catch_unwind` (a panic would end the
-//! executor), every task's handle kept (futures pending at the end are never dropped otherwise),
-//! and no borrow of shard state across a spawn, which polls the new task at once.
+//! The only module that knows the executor, by way of `runtime`. Rules: every task is behind
+//! `catch_unwind` (a panic would end the executor), every task's handle is kept (futures pending at
+//! the end are never dropped otherwise), and no borrow of shard state is held across a spawn, which
+//! may poll the new task at once.
 
 mod brief_wait;
 mod connection_guard;
@@ -17,6 +16,7 @@ mod inference;
 pub(crate) mod link;
 pub(crate) mod offload;
 mod response;
+mod runtime;
 mod shares;
 mod slab;
 mod spares;
@@ -24,7 +24,6 @@ mod state;
 mod stream;
 mod tasks;
 mod thread;
-mod timer;
 mod yield_policy;
 
 pub(crate) use connection_guard::ConnectionGuard;
@@ -33,10 +32,10 @@ pub(crate) use ensure_loaded::{EnsuredModel, HeldPermit};
 pub(crate) use in_flight::ResponseQueue;
 pub use inference::SubmitOptions;
 pub(crate) use response::{ResponseFuture, StreamRequest};
+pub(crate) use runtime::{Timer, yield_now};
 pub(crate) use shares::ConnectionShares;
 pub(crate) use slab::Slab;
 pub(crate) use spares::SpareBuffers;
 pub(crate) use state::{Shard, ShardContext};
 pub(crate) use stream::ShardStream;
 pub(crate) use thread::ShardThread;
-pub(crate) use timer::{Timer, yield_now};

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use conch_engine::{Code, Credits, Error, RequestHandle, Response};
 
+use super::runtime::Timer;
 use super::state::Shard;
-use super::timer::Timer;
 
 /// A request in flight whose deliveries go to a [`super::ResponseQueue`]. Dropping it before the
 /// final one cancels the request.

@@ -10,7 +10,6 @@ use conch_control::server::Server;
 use conch_engine::Completion;
 use conch_engine::model::registry::RegistryReader;
 use conch_memory::{Budget, Pool};
-use glommio::Task;
 
 use super::brief_wait::BriefWait;
 use super::connections::ConnectionTable;
@@ -18,6 +17,7 @@ use super::drain::{DrainFuture, DrainSignal};
 use super::in_flight::InFlight;
 use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
+use super::runtime::Task;
 use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
@@ -37,7 +37,7 @@ pub struct Shard {
     pub(super) reader: RefCell<RegistryReader>,
     pub(super) in_flight: RefCell<InFlight>,
     pub(super) connections: RefCell<ConnectionTable>,
-    pub(super) tasks: RefCell<Slab<Option<Task<()>>>>,
+    pub(super) tasks: RefCell<Slab<Option<Task>>>,
     pub(super) orders: Arc<PressureOrders>,
     pub(super) link: Arc<ShardHandle>,
     pub(super) completion: Arc<dyn Completion>,

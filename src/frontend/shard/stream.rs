@@ -1,37 +1,31 @@
 //! A client's connection on its shard.
 //!
-//! Reads and writes try the system call first and wait for readiness through the ring only when it
-//! would block. Vectored writes go round the runtime, which has none.
+//! Reads and writes try the system call first and wait for readiness only when it would block.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_util::{AsyncRead, AsyncWrite};
-use glommio::net::TcpStream;
+use super::runtime::Socket;
 
 /// A connected TCP socket on the shard that polls it.
 pub struct ShardStream {
-    inner: TcpStream,
-    socket: RawFd,
+    socket: Socket,
 }
 
 impl ShardStream {
     /// Takes a socket onto the current shard.
     pub(crate) fn adopt(socket: OwnedFd) -> ShardStream {
-        let raw = socket.as_raw_fd();
         // Without it small responses wait for the peer's acknowledgement. A socket that is gone
         // already says so at the first read.
-        let _ = conch_net::set_nodelay(raw);
+        let _ = conch_net::set_nodelay(socket.as_raw_fd());
         ShardStream {
-            inner: conch_net::adopt(socket),
-            socket: raw,
+            socket: Socket::adopt(socket),
         }
     }
 
     pub(crate) fn socket(&self) -> RawFd {
-        self.socket
+        self.socket.descriptor()
     }
 
     /// Receives into `target`; 0 is the end of the stream.
@@ -40,13 +34,13 @@ impl ShardStream {
         context: &mut Context<'_>,
         target: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_read(context, target)
+        self.socket.poll_receive(context, target)
     }
 
     /// Receives into `target` what has arrived; none if nothing has.
     pub fn receive_now(&mut self, target: &mut [u8]) -> Option<io::Result<usize>> {
         let mut target = target;
-        match conch_net::receive(self.socket, &mut target) {
+        match conch_net::receive(self.socket(), &mut target) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             outcome => Some(outcome),
         }
@@ -57,7 +51,7 @@ impl ShardStream {
         context: &mut Context<'_>,
         source: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, source)
+        self.socket.poll_send(context, source)
     }
 
     /// Sends some bytes of `pieces`, which hold at least one byte.
@@ -66,16 +60,6 @@ impl ShardStream {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match conch_net::send_vectored(self.socket, pieces) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Tries once more and, if it still would block, waits for room.
-                let first = pieces
-                    .iter()
-                    .find(|piece| !piece.is_empty())
-                    .map_or(&[][..], |piece| piece);
-                self.poll_send(context, first)
-            }
-            result => Poll::Ready(result),
-        }
+        self.socket.poll_send_vectored(context, pieces)
     }
 }

@@ -8,18 +8,19 @@ use std::task::Context;
 
 use futures_util::FutureExt;
 
+use super::runtime;
 use super::state::Shard;
 
 impl Shard {
-    /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time
-    /// before this returns: hold no borrow of anything that it uses.
+    /// Runs `future` on this shard. A panic ends only that future. It may be polled for
+    /// the first time before this returns: hold no borrow of anything that it uses.
     pub fn spawn(self: &Rc<Self>, future: impl Future<Output = ()> + 'static) {
         let key = self.tasks.borrow_mut().insert(None);
         let shard = Rc::clone(self);
         // Boxed, because an async block has room for what it captures and once more for what it
         // awaits.
         let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
-        let task = glommio::spawn_local(async move {
+        let task = runtime::spawn(async move {
             let polled = |context: &mut Context<'_>| {
                 // Another connection's task may be in the middle of spawning this one.
                 let outer = shard.current.replace(key);
@@ -39,7 +40,7 @@ impl Shard {
         match tasks.get_mut(key) {
             Some(place) => *place = Some(task),
             // It is finished already.
-            None => drop(task.detach()),
+            None => task.detach(),
         }
     }
 

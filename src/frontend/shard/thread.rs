@@ -10,39 +10,17 @@ use std::time::Duration;
 
 use conch_engine::{Error, clock};
 use conch_sync::{Messages, Receiver};
-use glommio::{CpuSet, LocalExecutorBuilder, Placement, Task};
 
 use super::connection_guard::ConnectionGuard;
 use super::link::{Protocol, ShardHandle, ShardMessage};
 use super::offload::OffloadThreads;
+use super::runtime::{RuntimeOptions, RuntimeThread, Task, Timer};
 use super::state::{Shard, ShardContext};
 use super::stream::ShardStream;
-use super::timer::Timer;
 use crate::options::ShardAffinity;
 
 /// Messages handled before other tasks get their turn: about 50 us.
 const MESSAGES_PER_TURN: usize = 256;
-/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see
-/// [`super::yield_now`]), so it is a backstop.
-///
-/// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the
-/// first task, and if so goes to sleep with tasks ready to run, as if there were none
-/// (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that happens whenever the
-/// thread loses its CPU between the two: within 20 s at 3,000 requests/s on a shared CPU. With 100
-/// ms the thread would have to be off its CPU for as long, and the watchdog's heartbeats bound what
-/// is left.
-const PREEMPT_AFTER: Duration = Duration::from_millis(100);
-/// How long an idle shard looks for work before it sleeps, where it may spin at all.
-const SPIN: Duration = Duration::from_micros(20);
-/// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime
-/// takes.
-const IO_MEMORY_BYTES: usize = 64 << 10;
-
-/// Completions after which the executor ends a turn, as if its preempt timer had fired, with the
-/// same danger (see [`PREEMPT_AFTER`]): more than the connections of a busy shard bring at once.
-/// Costs 100 KiB of kernel memory per ring.
-const RING_DEPTH: usize = 1024;
-
 /// The shortest that Linux gives: a shard that wakes up takes its CPU from what computes there, at
 /// once, and is done sooner than this.
 const TURN_NS: u64 = 100_000;
@@ -55,7 +33,7 @@ pub(crate) type ServeConnection = fn(&Rc<Shard>, ShardStream, ConnectionGuard, P
 pub(crate) struct ShardThread {
     pub(crate) link: Arc<ShardHandle>,
     pub(crate) cpu: usize,
-    thread: glommio::ExecutorJoinHandle<()>,
+    thread: RuntimeThread,
 }
 
 impl ShardThread {
@@ -71,38 +49,25 @@ impl ShardThread {
     ) -> Result<ShardThread, Error> {
         let (link, receiver) = ShardHandle::new();
         let options = Arc::clone(&context.options);
-        let spin = if options.shards_spin {
-            SPIN
-        } else {
-            Duration::ZERO
-        };
         let own_link = Arc::clone(&link);
         let threads = OffloadThreads::start(index, &link, options.grpc_tls.is_some())?;
-        // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's
-        // node.
-        let placement = match options.shard_affinity {
-            ShardAffinity::Auto | ShardAffinity::Pinned => {
-                // The runtime looks the CPU up there, and panics without it.
-                CpuSet::online().map_err(|error| {
-                    Error::internal(format!(
-                        "cannot read the CPUs of this machine from /sys ({error}): \
-                         mount it (mount -t sysfs sysfs /sys), or give --shard-affinity=set"
-                    ))
-                })?;
-                Placement::Fixed(cpu)
-            }
-            ShardAffinity::Set => Placement::Unbound,
+        let runtime_options = RuntimeOptions {
+            thread_name: format!("shard-{index}"),
+            // The watchdog widens what begins narrow: memory of the executor is that of its own
+            // CPU's node.
+            cpu: match options.shard_affinity {
+                ShardAffinity::Auto | ShardAffinity::Pinned => Some(cpu),
+                ShardAffinity::Set => None,
+            },
+            spins: options.shards_spin,
         };
-        let thread = LocalExecutorBuilder::new(placement)
-            .name(&format!("shard-{index}"))
-            .io_memory(IO_MEMORY_BYTES)
-            .ring_depth(RING_DEPTH)
-            .preempt_timer(PREEMPT_AFTER)
-            .spin_before_park(spin)
-            .spawn(move || Shard::run(own_link, receiver, threads, context, serve))
-            .map_err(|error| {
-                Error::internal(format!("cannot start shard {index} on CPU {cpu}: {error}"))
-            })?;
+        let root = move || Shard::run(own_link, receiver, threads, context, serve);
+        let thread = RuntimeThread::start(runtime_options, root).map_err(|error| {
+            Error::internal(format!(
+                "cannot start shard {index} on CPU {cpu}: {}",
+                error.message
+            ))
+        })?;
         Ok(ShardThread { link, cpu, thread })
     }
 
@@ -111,7 +76,7 @@ impl ShardThread {
         self.link.send(ShardMessage::Stop);
         self.thread
             .join()
-            .map_err(|error| Error::internal(format!("a shard ended badly: {error}")))
+            .map_err(|error| Error::internal(format!("a shard ended badly: {}", error.message)))
     }
 }
 
@@ -135,7 +100,7 @@ impl Shard {
         // Futures that are still pending when the executor ends are never dropped: end them here,
         // so that sockets close and requests are withdrawn. One may spawn another while it ends.
         loop {
-            let tasks: Vec<Task<()>> = shard
+            let tasks: Vec<Task> = shard
                 .tasks
                 .borrow_mut()
                 .drain()

@@ -199,13 +199,16 @@ class Refusals(unittest.TestCase):
                 self.assertRegex(done.stdout + done.stderr, "io_uring")
                 self.assertNotIn("panicked", done.stdout + done.stderr)
 
-    @unittest.skipUnless(os.geteuid() == 0, "only root may hide /sys in a namespace of its own")
-    def test_without_sys(self):
-        hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh", PROGRAM, *self.flags, *free_flags()]
-        done = subprocess.run(hidden, capture_output=True, text=True, timeout=20, check=False)
-        self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("cannot read the CPUs of this machine from /sys", (done.stdout + done.stderr).splitlines()[-1])
-        self.assertNotIn("panicked", done.stdout + done.stderr)
+
+@conch_only
+@unittest.skipUnless(os.geteuid() == 0, "only root may hide /sys in a namespace of its own")
+class WithoutSys(unittest.TestCase):
+    def test_it_serves(self):
+        hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh"]
+        with Repository().model("identity", identity()) as repository, servers.Server(repository, prefix=hidden) as server:
+            request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+            status, reply = server.post_json("/v2/models/identity/infer", request)
+            self.assertEqual(status, 200, reply)
 
 
 def run_as_nobody(*command, preexec=None):

@@ -1,0 +1,32 @@
+//! The one door to the executor of a shard: its thread, tasks, timers, and sockets.
+//!
+//! `own` is conch's executor, `glommio` the runtime that came first, by the cargo feature of that
+//! name. Both keep the same promises, and the same tests run over both.
+
+#[cfg(feature = "glommio")]
+mod glommio;
+#[cfg(not(feature = "glommio"))]
+mod own;
+
+#[cfg(feature = "glommio")]
+pub(crate) use self::glommio::{
+    GlommioSocket as Socket, GlommioTask as Task, GlommioThread as RuntimeThread,
+    GlommioTimer as Timer, spawn, yield_now,
+};
+#[cfg(not(feature = "glommio"))]
+pub(crate) use self::own::{
+    RingSocket as Socket, RingThread as RuntimeThread, Task, Timer, spawn, yield_now,
+};
+
+/// How the thread of a shard runs.
+#[derive(Clone, Debug)]
+pub(crate) struct RuntimeOptions {
+    pub(crate) thread_name: String,
+    /// The one CPU that the thread begins on; none for those of the process.
+    pub(crate) cpu: Option<usize>,
+    /// An idle thread looks for work for a while before it sleeps.
+    pub(crate) spins: bool,
+}
+
+/// How long an idle shard looks for work before it sleeps, where it may spin at all.
+const SPIN: std::time::Duration = std::time::Duration::from_micros(20);

@@ -1,0 +1,125 @@
+//! The executor of conch's own.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use conch_engine::Error;
+use conch_executor::{LocalExecutor, Options};
+pub(crate) use conch_executor::{Task, Timer, spawn, yield_now};
+
+use super::{RuntimeOptions, SPIN};
+
+/// Connections that begin to wait in one turn without a system call for them.
+const RING_ENTRIES: u32 = 1024;
+
+/// The handle of a thread with an executor.
+pub(crate) struct RingThread {
+    thread: JoinHandle<()>,
+}
+
+impl RingThread {
+    /// Starts a thread that runs the future of `root`. Waits until its executor is made.
+    ///
+    /// # Errors
+    /// The system's: no thread, no such CPU, no ring.
+    pub(crate) fn start<F: Future<Output = ()>>(
+        options: RuntimeOptions,
+        root: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<RingThread, Error> {
+        let (told, telling) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name(options.thread_name.clone())
+            .spawn(move || {
+                let executor = match executor(&options) {
+                    Ok(executor) => executor,
+                    // Failure: the starter is gone, and with it the interest.
+                    Err(error) => return drop(told.send(Err(error))),
+                };
+                let _ = told.send(Ok(()));
+                if let Err(error) = executor.run(root()) {
+                    conch_log::error!("the ring of '{}' failed: {error}", options.thread_name);
+                }
+            })
+            .map_err(|error| Error::internal(format!("no thread: {error}")))?;
+        match telling.recv() {
+            Ok(Ok(())) => Ok(RingThread { thread }),
+            Ok(Err(error)) => Err(Error::internal(error.to_string())),
+            Err(_) => Err(Error::internal("its thread ended before it ran")),
+        }
+    }
+
+    /// Blocks until the thread is gone.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub(crate) fn join(self) -> Result<(), Error> {
+        self.thread
+            .join()
+            .map_err(|_| Error::internal("its thread panicked"))
+    }
+}
+
+fn executor(options: &RuntimeOptions) -> io::Result<LocalExecutor> {
+    if let Some(cpu) = options.cpu {
+        conch_net::affinity::confine_current_thread(&[cpu])?;
+    }
+    LocalExecutor::new(&Options {
+        ring_entries: RING_ENTRIES,
+        spin: if options.spins { SPIN } else { Duration::ZERO },
+        setup: None,
+    })
+}
+
+/// A connected socket on the shard that polls it.
+pub(crate) struct RingSocket {
+    inner: conch_executor::Socket,
+}
+
+impl RingSocket {
+    /// Takes a socket onto the current shard.
+    pub(crate) fn adopt(socket: OwnedFd) -> RingSocket {
+        RingSocket {
+            inner: conch_executor::Socket::new(socket),
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.inner.as_raw_fd()
+    }
+
+    /// Receives into `target`; 0 is the end of the stream.
+    pub(crate) fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        target: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let room = target.len();
+        self.inner.poll_receive(context, room, |socket| {
+            let mut target = target;
+            conch_net::receive(socket, &mut target)
+        })
+    }
+
+    /// Sends some bytes of `pieces`, which hold at least one byte.
+    pub(crate) fn poll_send_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.inner
+            .poll_send(context, |socket| conch_net::send_vectored(socket, pieces))
+    }
+
+    pub(crate) fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        source: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send_vectored(context, &[IoSlice::new(source)])
+    }
+}
