@@ -51,10 +51,10 @@ impl OnDevice {
             None => None,
             Some(bytes) => Some(stream.constants(&bytes)?),
         };
-        let mut slots = vec![DeviceSlot::new(stream)];
+        let mut slots = vec![DeviceSlot::new(stream)?];
         while slots.len() < DEPTH {
             let more = DeviceStream::open(context, priority)?;
-            slots.extend(more.map(DeviceSlot::new));
+            slots.extend(more.map(DeviceSlot::new).transpose()?);
         }
         Ok(Some(OnDevice {
             slots,

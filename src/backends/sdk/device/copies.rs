@@ -195,6 +195,17 @@ pub(super) struct StageMarks {
 }
 
 impl StageMarks {
+    pub(super) fn new(stream: &DeviceStream) -> Result<StageMarks, Error> {
+        let device = stream.stream.device();
+        let event = || Event::timed(device).map_err(|error| stream.refused(error));
+        Ok(StageMarks {
+            begin: event()?,
+            staged_in: event()?,
+            computed: event()?,
+            staged_out: event()?,
+        })
+    }
+
     fn end_of(&self, stage: Stage) -> &Event {
         match stage {
             Stage::In => &self.staged_in,

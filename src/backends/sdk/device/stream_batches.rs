@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use conch_cuda::{CudaError, Event};
+use conch_cuda::CudaError;
 
 use super::copies::{Copies, CopiesInFlight, StageMarks};
 use super::staging::Staging;
@@ -196,16 +196,9 @@ impl StreamBatches {
 
 impl BatchMemory {
     fn new(stream: &DeviceStream) -> Result<BatchMemory, Error> {
-        let device = stream.stream.device();
-        let event = || Event::timed(device).map_err(|error| stream.refusal(&error));
         Ok(BatchMemory {
             staging: Staging::new(stream.allocator.clone()),
-            marks: StageMarks {
-                begin: event()?,
-                staged_in: event()?,
-                computed: event()?,
-                staged_out: event()?,
-            },
+            marks: StageMarks::new(stream)?,
         })
     }
 }

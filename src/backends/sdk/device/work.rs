@@ -3,9 +3,10 @@
 
 use std::marker::PhantomData;
 
-use conch_cuda::{CudaError, DeviceAddress, Stream};
+use conch_cuda::{CudaError, DeviceAddress, Event, Stream};
 use conch_memory::MemoryPlace;
 
+use super::copies::StageMarks;
 use super::kernel::{DeviceKernel, KernelArgument};
 use super::memory::{MemorySource, MemoryTarget, copy_on_host};
 use super::plan::{DeviceCopy, PINNED, PlannedCopy, StagedOutput, is_staged, runs, staged_bytes};
@@ -34,6 +35,7 @@ struct Range {
 /// nobody took over, it waits for it.
 pub struct DeviceWork<'m> {
     stream: &'m Stream,
+    marks: &'m StageMarks,
     place: MemoryPlace,
     room: &'m mut Room,
     ranges: Vec<Range>,
@@ -49,9 +51,10 @@ pub struct DeviceWork<'m> {
 }
 
 impl<'m> DeviceWork<'m> {
-    pub(super) fn new(stream: &'m DeviceStream, room: &'m mut Room) -> Self {
+    pub(super) fn new(stream: &'m DeviceStream, marks: &'m StageMarks, room: &'m mut Room) -> Self {
         DeviceWork {
             stream: &stream.stream,
+            marks,
             place: stream.place(),
             room,
             ranges: Vec::new(),
@@ -196,7 +199,9 @@ impl<'m> DeviceWork<'m> {
             }
             copies.push(ready);
         }
-        self.copy(&copies)
+        self.mark(&self.marks.begin)?;
+        self.copy(&copies)?;
+        self.mark(&self.marks.staged_in)
     }
 
     /// Room in the staging block for a copy that passes through it, if there is some.
@@ -252,7 +257,15 @@ impl<'m> DeviceWork<'m> {
             }
             copies.push(ready);
         }
+        self.mark(&self.marks.computed)?;
         self.copy(&copies)
+    }
+
+    /// Marks a stage on the stream.
+    fn mark(&self, mark: &Event) -> Result<(), Error> {
+        self.stream
+            .record(mark)
+            .map_err(|error| self.refused(&error))
     }
 
     /// What is left for the CPU when the device is done. Whoever takes it waits for the device.
@@ -289,8 +302,12 @@ impl<'m> DeviceWork<'m> {
 
     fn note(&mut self, outcome: Result<(), CudaError>) -> Result<(), Error> {
         self.is_enqueued |= outcome.is_ok();
+        outcome.map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &CudaError) -> Error {
         let ordinal = self.stream.device().ordinal();
-        outcome.map_err(|error| Error::internal(format!("GPU {ordinal}: {error}")))
+        Error::internal(format!("GPU {ordinal}: {error}"))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Ranges, copies and kernels of a batch, on the double of the driver.
 
+use super::super::copies::StageMarks;
 use super::super::memory::copy_on_host;
 use super::super::room::Room;
 use super::*;
@@ -25,7 +26,8 @@ fn incremented(stream: &DeviceStream, source: &Memory, target: &mut Memory, skip
     let kernel = stream.compile(INCREMENT, c"increment").unwrap();
     let mut room = Room::new(stream);
     let mut whole = target.target(2 * HALF + skip);
-    let mut work = DeviceWork::new(stream, &mut room);
+    let marks = StageMarks::new(stream).unwrap();
+    let mut work = DeviceWork::new(stream, &marks, &mut room);
     // The first half in two pieces, if it does not lie in one.
     let first = [
         source.source(skip..skip + 100),
@@ -98,7 +100,8 @@ fn work_that_nobody_takes_over_is_waited_for() {
     let source = Memory::with("pinned", &pattern(64, 0));
     let mut room = Room::new(&stream);
     double.set_copy_us(20_000);
-    let mut work = DeviceWork::new(&stream, &mut room);
+    let marks = StageMarks::new(&stream).unwrap();
+    let mut work = DeviceWork::new(&stream, &marks, &mut room);
     work.input(&[source.source(0..64)], 0, 1);
     work.place().unwrap();
     assert_eq!(stream.stream.is_idle(), Ok(false));
@@ -113,7 +116,8 @@ fn no_room_and_wrong_texts_are_told() {
     let (stream, _) = stream(0, 0);
     let source = Memory::with("pageable", &pattern(64, 0));
     let mut room = Room::new(&stream);
-    let mut work = DeviceWork::new(&stream, &mut room);
+    let marks = StageMarks::new(&stream).unwrap();
+    let mut work = DeviceWork::new(&stream, &marks, &mut room);
     work.input(&[source.source(0..64)], 0, 1);
     assert_eq!(work.place().unwrap_err().code(), Code::Unavailable);
     drop(work);
