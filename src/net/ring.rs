@@ -5,6 +5,7 @@
 //! collected, waits as long as it is told, and brings completions. No data passes through the ring,
 //! so no buffer has to outlive a call.
 
+use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::RawFd;
@@ -15,6 +16,11 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 /// Of completions that nobody waits for.
 const IGNORED: u64 = u64::MAX;
+
+/// How long a thread waits for the kernel to have memory again.
+const PAUSE: Duration = Duration::from_millis(1);
+/// A watch that finds no room after so many enters is refused: the kernel has no memory.
+const PUSH_TRIES_MAX: u32 = 8;
 
 /// Flags in the order in which they are tried: the best that the kernel knows is taken.
 ///
@@ -60,6 +66,9 @@ pub struct Ring {
     ring: IoUring,
     setup: Setup,
     has_timed_enter: bool,
+    /// What was brought while there was no room for a watch; at most what the kernel's queue holds,
+    /// and then what it kept back.
+    brought: VecDeque<RingEvent>,
     /// Where the kernel reads a time-out from during [`Ring::enter`].
     timespec: Box<Timespec>,
     /// With SINGLE_ISSUER the kernel refuses every other thread.
@@ -109,6 +118,7 @@ impl Ring {
         Ok(Ring {
             setup,
             has_timed_enter: ring.params().is_feature_ext_arg(),
+            brought: VecDeque::new(),
             ring,
             timespec: Box::default(),
             thread: PhantomData,
@@ -158,11 +168,14 @@ impl Ring {
     /// Whether an enter that does not wait would bring completions, as far as can be told without a
     /// system call; with [`Setup::Plain`] they come by themselves.
     pub fn has_completions(&mut self) -> bool {
-        self.ring.submission().taskrun() || !self.ring.completion().is_empty()
+        self.ring.submission().taskrun()
+            || !self.brought.is_empty()
+            || !self.ring.completion().is_empty()
     }
 
     /// Submits what was collected and waits for a completion as told. Also returns early, without
-    /// any, on a signal.
+    /// any, on a signal, or where the kernel has no memory left for what was collected: then it
+    /// blocks for [`PAUSE`], and the next call tries again.
     ///
     /// # Errors
     /// The kernel's refusal. What was not taken stays collected.
@@ -175,12 +188,20 @@ impl Ring {
         match result.as_ref().map_err(io::Error::raw_os_error) {
             // A time-out, a signal, or completions that have to be taken first.
             Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY)) => Ok(()),
+            Err(Some(libc::EAGAIN | libc::ENOMEM)) => {
+                std::thread::sleep(PAUSE);
+                Ok(())
+            }
             _ => result,
         }
     }
 
     /// The next completion that was brought.
     pub fn take(&mut self) -> Option<RingEvent> {
+        self.brought.pop_front().or_else(|| self.take_from_queue())
+    }
+
+    fn take_from_queue(&mut self) -> Option<RingEvent> {
         loop {
             let entry = self.ring.completion().next()?;
             if entry.user_data() != IGNORED {
@@ -224,14 +245,18 @@ impl Ring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        for _ in 0..2 {
+        for _ in 0..PUSH_TRIES_MAX {
             // SAFETY: polls and their removal refer to no memory, and a descriptor that is closed,
             // or another's by now, is polled as any other; a time-out refers to `timespec`, which
             // lives until the kernel has taken the entry, in the enter that follows at once.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
-            self.enter_raw(0)?;
+            self.enter(Wait::Not)?;
+            // Kernels before 5.19 take nothing while completions wait.
+            while let Some(event) = self.take_from_queue() {
+                self.brought.push_back(event);
+            }
         }
         Err(io::Error::from(io::ErrorKind::OutOfMemory))
     }
