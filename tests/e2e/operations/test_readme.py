@@ -68,5 +68,24 @@ class YourModel(unittest.TestCase):
             self.assertEqual((completed["max_batch_size"], completed["instance_group"][0]["count"]), (32, 2))
 
 
+@conch_only
+@needs_library("python")
+class PythonModel(unittest.TestCase):
+    """docs/PYTHON.md from a function to an answer; the environment of the tests stands for the one that it makes."""
+
+    def test_every_step(self):
+        text = (servers.ROOT / "docs/PYTHON.md").read_text().partition("\n## Processes")[0]
+        (prepare, ask), (printed,) = re.findall(r"```sh\n(.*?)```", text, re.S), re.findall(r"```text\n(.*?)```", text, re.S)
+        with tempfile.TemporaryDirectory() as folder:
+            run = lambda command: subprocess.run(["bash", "-ec", command], cwd=folder, capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: E731
+            run("\n".join(line for line in prepare.splitlines() if "model-env" not in line))
+            for place, language in (("config.pbtxt", "protobuf"), ("1/model.py", "python")):
+                path = re.search(rf"`(models/\S*{re.escape(place)})`", text)[1]
+                (pathlib.Path(folder) / path).write_text(re.search(rf"```{language}\n(.*?)```", text, re.S)[1])
+            self.assertEqual(text.count("--backend-config=python,python-interpreter=$PWD/model-env/bin/python3"), 2)
+            with servers.Server(f"{folder}/models", f"--backend-config=python,python-interpreter={sys.executable}") as server:
+                self.assertEqual(json.loads(run(ask.replace("localhost:8000", server.http))), json.loads(printed))
+
+
 if __name__ == "__main__":
     unittest.main()
