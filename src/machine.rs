@@ -3,10 +3,9 @@
 
 use conch_cli::Arguments;
 use conch_engine::threads::topology::Topology;
+use conch_frontend::LOCKED_BYTES_MIN;
 use conch_net::{limits, uring};
 
-/// What one executor of the runtime insists on.
-const LOCKED_BYTES_MIN: u64 = 512 << 10;
 /// Descriptors beside client connections: rings, backends' files, the log.
 const OWN_FILES: u64 = 512;
 const CONNECTIONS_MAX: usize = 65_536;
@@ -27,11 +26,12 @@ pub fn prepare(arguments: &Arguments) -> Result<MachineFacts, String> {
     uring::probe().map_err(|error| error.to_string())?;
     let locked = limits::raise_locked_memory(u64::MAX)
         .map_err(|error| format!("cannot read RLIMIT_MEMLOCK: {error}"))?;
-    if locked.soft < LOCKED_BYTES_MIN {
+    if LOCKED_BYTES_MIN.is_some_and(|needed| locked.soft < needed) {
         return Err(format!(
-            "RLIMIT_MEMLOCK is {} bytes, the network threads need {LOCKED_BYTES_MIN}; raise it \
+            "RLIMIT_MEMLOCK is {} bytes, the network threads need {}; raise it \
              (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock=)",
-            locked.soft
+            locked.soft,
+            LOCKED_BYTES_MIN.unwrap_or_default()
         ));
     }
     let wanted = arguments.connections_max.unwrap_or(CONNECTIONS_MAX);

@@ -120,6 +120,8 @@ impl LocalExecutor {
                 return true;
             }
         }
+        // Also for one task that is always ready: what others wait for is submitted at the end of a
+        // turn.
         now_ns().saturating_sub(turn_begin_ns) >= TURN_NS_MAX
     }
 

@@ -53,6 +53,7 @@ pub use grpc::ServerDelays;
 pub use http::cors::AllowedOrigins;
 pub use options::{CompressionLevel, Endpoint, FrontendOptions, GrpcConnections, ShardAffinity};
 pub use sagemaker::{InferenceType, SageMakerOptions};
+pub use shard::LOCKED_BYTES_MIN;
 pub use tls::{TlsConfig, TlsFiles};
 pub use trace::{TraceLevels, TraceOptions};
 pub use vertex_ai::VertexAiOptions;

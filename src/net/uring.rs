@@ -25,7 +25,8 @@ pub fn probe() -> io::Result<()> {
     Ok(())
 }
 
-fn explain(error: &io::Error) -> String {
+/// The kernel's refusal of a ring, with what has to be changed.
+pub fn explain(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSYS) => {
             "the kernel lacks it or a seccomp profile hides it; Linux 5.8 or later with io_uring \

@@ -1,10 +1,10 @@
 //! Short waits of a shard outside of its executor.
 //!
-//! The way into the executor's sleep and out of it takes five system calls, as it sleeps on several
-//! rings and arms timers. A shard with one connection of HTTP/1 has only one thing to wait for at
-//! any time: the reply to the one request in flight, or the next request. Everything else that may
-//! come (new connections, heartbeats, drain) comes through the mailbox. Such a shard blocks on the
-//! mailbox, or on the socket, for a short time: one system call instead of five.
+//! A shard with one connection of HTTP/1 has only one thing to wait for at any time: the reply to
+//! the one request in flight, or the next request. Everything else that may come (new connections,
+//! heartbeats, drain) comes through the mailbox. Such a shard blocks on the mailbox, or on the
+//! socket, for a short time. A core that replies then wakes a thread that is parked, which is
+//! cheaper than the event of an executor; and glommio takes five system calls to go to sleep.
 //!
 //! A wait lasts [`WAIT_NS_MAX`] at most, and the mailbox is looked at between two waits: so late
 //! may a message of another thread be handled, or the end of the connection be noticed. None begins

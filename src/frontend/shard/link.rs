@@ -142,10 +142,9 @@ impl ShardHandle {
 
     /// Sends the shard a heartbeat, unless the last one is still unanswered: then returns false.
     ///
-    /// Either way its executor is woken. Ringing would not do: a pump that was woken but not run
-    /// has its door open, and the executor may sleep on such a task (see `PREEMPT_AFTER`). A timer
-    /// on the shard would not do either: its task could be the one that is slept on, and arming it
-    /// would cost two system calls per sleep.
+    /// Either way its executor is woken. glommio may sleep on a pump that was woken but not run,
+    /// whose event is open; a timer on the shard would not help, as its task could be the one that
+    /// is slept on.
     pub(crate) fn send_heartbeat(&self) -> bool {
         let sent_count = self.heartbeat_count.load(Ordering::Relaxed);
         let is_answered = self.answer_count.load(Ordering::Relaxed) >= sent_count;

@@ -32,6 +32,7 @@ pub(crate) use ensure_loaded::{EnsuredModel, HeldPermit};
 pub(crate) use in_flight::ResponseQueue;
 pub use inference::SubmitOptions;
 pub(crate) use response::{ResponseFuture, StreamRequest};
+pub use runtime::LOCKED_BYTES_MIN;
 pub(crate) use runtime::{Timer, yield_now};
 pub(crate) use shares::ConnectionShares;
 pub(crate) use slab::Slab;

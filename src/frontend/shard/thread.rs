@@ -40,7 +40,7 @@ impl ShardThread {
     /// Starts a shard on `cpu`, which has `serve` serve its connections.
     ///
     /// # Errors
-    /// What the runtime says: locked memory, or no such CPU.
+    /// What the system says: no ring, no thread, no such CPU.
     pub(crate) fn start(
         index: usize,
         cpu: usize,
@@ -154,8 +154,7 @@ impl Shard {
                 }
                 handled_count += 1;
                 if handled_count >= MESSAGES_PER_TURN {
-                    // Not by waking ourselves: the executor has been seen to sleep on a task that
-                    // did.
+                    // Not by waking itself: glommio has been seen to sleep on a task that did.
                     *pause = Some(Timer::after(Duration::from_micros(1)));
                     break;
                 }

@@ -18,6 +18,9 @@ use glommio::{CpuSet, LocalExecutorBuilder, Placement};
 
 use super::{RuntimeOptions, SPIN};
 
+/// What each executor insists on being allowed to lock in memory.
+pub const LOCKED_BYTES_MIN: Option<u64> = Some(512 << 10);
+
 /// After this long a turn ends though tasks keep waking themselves; no task of ours does (see
 /// [`yield_now`]), so it is a backstop.
 ///

@@ -18,6 +18,11 @@ pub(crate) use self::own::{
     RingSocket as Socket, RingThread as RuntimeThread, Task, Timer, spawn, yield_now,
 };
 
+#[cfg(feature = "glommio")]
+pub use self::glommio::LOCKED_BYTES_MIN;
+#[cfg(not(feature = "glommio"))]
+pub use self::own::LOCKED_BYTES_MIN;
+
 /// How the thread of a shard runs.
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeOptions {

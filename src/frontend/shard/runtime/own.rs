@@ -14,6 +14,10 @@ pub(crate) use conch_executor::{Task, Timer, spawn, yield_now};
 
 use super::{RuntimeOptions, SPIN};
 
+/// Bytes that the process must be allowed to lock in memory: none since Linux 5.12, and before it
+/// the kernel says so when the ring is made.
+pub const LOCKED_BYTES_MIN: Option<u64> = None;
+
 /// Connections that begin to wait in one turn without a system call for them.
 const RING_ENTRIES: u32 = 1024;
 
@@ -48,7 +52,7 @@ impl RingThread {
             .map_err(|error| Error::internal(format!("no thread: {error}")))?;
         match telling.recv() {
             Ok(Ok(())) => Ok(RingThread { thread }),
-            Ok(Err(error)) => Err(Error::internal(error.to_string())),
+            Ok(Err(error)) => Err(Error::internal(conch_net::uring::explain(&error))),
             Err(_) => Err(Error::internal("its thread ended before it ran")),
         }
     }
