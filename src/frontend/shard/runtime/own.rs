@@ -14,12 +14,17 @@ pub(crate) use conch_executor::{Task, Timer, spawn, yield_now};
 
 use super::{RuntimeOptions, SPIN};
 
-/// Bytes that the process must be allowed to lock in memory: none since Linux 5.12, and before it
-/// the kernel says so when the ring is made.
+/// Bytes that the process must be allowed to lock in memory, if that is known: kernels differ in
+/// whether they count rings, and say so when one is made.
 pub const LOCKED_BYTES_MIN: Option<u64> = None;
 
-/// Connections that begin to wait in one turn without a system call for them.
-const RING_ENTRIES: u32 = 1024;
+/// Connections that begin to wait in one turn without a system call for them. The ring takes 28 KiB
+/// then.
+const RING_ENTRIES: u32 = 256;
+/// The same where little may be locked, in case that the kernel counts rings: 8 KiB.
+const RING_ENTRIES_MIN: u32 = 64;
+/// The limit that kernels begin with.
+const LOCKED_BYTES_USUAL: u64 = 8 << 20;
 
 /// The handle of a thread with an executor.
 pub(crate) struct RingThread {
@@ -35,22 +40,22 @@ impl RingThread {
         options: RuntimeOptions,
         root: impl FnOnce() -> F + Send + 'static,
     ) -> Result<RingThread, Error> {
-        let (told, telling) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(options.thread_name.clone())
             .spawn(move || {
                 let executor = match executor(&options) {
                     Ok(executor) => executor,
                     // Failure: the starter is gone, and with it the interest.
-                    Err(error) => return drop(told.send(Err(error))),
+                    Err(error) => return drop(sender.send(Err(error))),
                 };
-                let _ = told.send(Ok(()));
+                let _ = sender.send(Ok(()));
                 if let Err(error) = executor.run(root()) {
                     conch_log::error!("the ring of '{}' failed: {error}", options.thread_name);
                 }
             })
             .map_err(|error| Error::internal(format!("no thread: {error}")))?;
-        match telling.recv() {
+        match receiver.recv() {
             Ok(Ok(())) => Ok(RingThread { thread }),
             Ok(Err(error)) => Err(Error::internal(conch_net::uring::explain(&error))),
             Err(_) => Err(Error::internal("its thread ended before it ran")),
@@ -72,8 +77,12 @@ fn executor(options: &RuntimeOptions) -> io::Result<LocalExecutor> {
     if let Some(cpu) = options.cpu {
         conch_net::affinity::confine_current_thread(&[cpu])?;
     }
+    let locked = conch_net::limits::raise_locked_memory(u64::MAX)?;
     LocalExecutor::new(&Options {
-        ring_entries: RING_ENTRIES,
+        ring_entries: match locked.soft < LOCKED_BYTES_USUAL {
+            true => RING_ENTRIES_MIN,
+            false => RING_ENTRIES,
+        },
         spin: if options.spins { SPIN } else { Duration::ZERO },
         setup: None,
     })
