@@ -1,5 +1,7 @@
 """scripts/test-gpu: what it refuses, and that steps run from a pack, in a folder of their own, with the double of the driver."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
@@ -10,12 +12,22 @@ import tarfile
 import tempfile
 import unittest
 
-import cuda
 import server as servers
 from case import conch_only
 
 SCRIPT = servers.ROOT / "scripts/test-gpu"
-BUILT = ("conch", "load", "libtriton_identity.so", cuda.DOUBLE.name)
+
+
+def load_script():
+    """The script as a module, which has no name that Python would import."""
+    loader = importlib.machinery.SourceFileLoader("test_gpu_program", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+# What a pack has of the profile for measurements.
+BUILT = load_script().MEASURED
 
 
 @conch_only
@@ -61,12 +73,15 @@ class GpuScript(unittest.TestCase):
     @unittest.skipUnless(all(servers.built(name).exists() for name in BUILT), f"not all of {BUILT} are built")
     def test_steps_run_from_a_pack(self):
         pack = self.pack()
-        code, output = self.run_script(pack, "--double", "--only=identity,perf_analyzer", "--out=results")
+        code, output = self.run_script(pack, "--double", "--only=identity,timeline,perf_analyzer", "--seconds=0.5", "--out=results")
         self.assertEqual(code, 3, output)
         self.assertRegex(output, r"ok +identity ")
+        self.assertRegex(output, r"ok +timeline ")
         self.assertIn("skipped: perf_analyzer: it was not packed", output)
         results = json.loads((self.folder / "results/results.json").read_text())
-        self.assertEqual({name: step["outcome"] for name, step in results["steps"].items()}, {"identity": "ok", "perf_analyzer": "skipped"})
+        self.assertEqual({name: step["outcome"] for name, step in results["steps"].items()},
+                         {"identity": "ok", "timeline": "ok", "perf_analyzer": "skipped"})
+        self.assertTrue((self.folder / "results/timeline/in-flight-4.svg").exists())
         self.assertTrue(results["double"])
         self.assertEqual(results["machine"]["kernel"], platform.release())
         self.assertGreater(results["steps"]["identity"]["figures"]["count"], 0)
