@@ -141,6 +141,7 @@ unsafe impl Sync for Device {}
 
 /// The device's context is current on this thread while the guard lives. Then the thread has again
 /// the one that it had before: it may be a backend's, which chose its device once.
+#[must_use = "the device is current only while the guard lives"]
 pub struct CurrentDevice<'device> {
     /// None where it was the same.
     before: Option<sys::CUcontext>,
@@ -180,7 +181,7 @@ impl Device {
         self.properties.ordinal
     }
 
-    /// Has calls of this thread use this device while the guard lives.
+    /// Makes calls of this thread use this device while the guard lives.
     ///
     /// # Errors
     /// What the driver refuses.

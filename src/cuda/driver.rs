@@ -100,9 +100,10 @@ impl Driver {
     }
 }
 
-/// Every function of the driver that this crate calls.
+/// Every function of the driver that this crate calls, but for those of kernels and graphs.
 const FUNCTIONS: [&str; 50] = [
     "cuCtxEnablePeerAccess",
+    "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuDeviceCanAccessPeer",
     "cuDeviceGet",
@@ -151,12 +152,11 @@ const FUNCTIONS: [&str; 50] = [
     "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
-    "cuCtxGetCurrent",
 ];
 
 /// The first of these functions that the driver's library lacks: its call would panic. To be asked
-/// only where the library was found. Kernels look up their own, at their first use: see
-/// [`KernelError::TooOld`](crate::KernelError).
+/// only where the library was found. Kernels and graphs look up their own when they are first used;
+/// see [`KernelError`](crate::KernelError) and [`CaptureError`](crate::CaptureError).
 pub(crate) fn first_missing(names: &[&'static str]) -> Option<&'static str> {
     // SAFETY: loading runs the library's initialisers, as every user of CUDA does; it was found
     // before.

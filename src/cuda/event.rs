@@ -105,7 +105,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.current() {
-            // SAFETY: made in `new`, destroyed once; the driver keeps what it still needs.
+            // SAFETY: made in `with_flags`, destroyed once; the driver keeps what it still needs.
             let _ = unsafe { sys::cuEventDestroy_v2(self.handle) };
         }
     }

@@ -4,18 +4,9 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
+use crate::driver::first_missing;
 use crate::error::check;
 use crate::{CudaError, Device, Stream};
-
-/// What the driver needs for graphs, beyond what it needs for the rest.
-const FUNCTIONS: [&str; 6] = [
-    "cuGraphDestroy",
-    "cuGraphExecDestroy",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuStreamBeginCapture_v2",
-    "cuStreamEndCapture",
-];
 
 /// Why there is no graph.
 #[derive(Debug)]
@@ -43,45 +34,19 @@ impl Stream {
     /// other threads are not in the way. A stream that is waited for in `work` fails the capture.
     ///
     /// # Errors
-    /// See [`CaptureError`]. The stream captures no longer, whatever happened.
+    /// See [`CaptureError`]. The stream captures no longer, whatever happened, a panic of `work`
+    /// included.
     pub fn capture<E>(
         &self,
         work: impl FnOnce() -> Result<(), E>,
     ) -> Result<CudaGraph, CaptureError<E>> {
-        use sys::CUstreamCaptureMode_enum as Mode;
-        if let Some(name) = missing() {
+        if let Some(name) = first_missing(&FUNCTIONS) {
             return Err(CaptureError::TooOld(name));
         }
         let _current = self.device().current().map_err(CaptureError::Refused)?;
-        // SAFETY: the stream lives.
-        check("cuStreamBeginCapture", unsafe {
-            sys::cuStreamBeginCapture_v2(self.handle(), Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        })
-        .map_err(CaptureError::Refused)?;
-        let worked = work();
-        let mut graph = std::ptr::null_mut();
-        // SAFETY: the stream lives, the result is writable.
-        let ended = check("cuStreamEndCapture", unsafe {
-            sys::cuStreamEndCapture(self.handle(), &raw mut graph)
-        });
-        let made = worked.map_err(CaptureError::Work).and_then(|()| {
-            ended.map_err(CaptureError::Refused)?;
-            let mut handle = std::ptr::null_mut();
-            // SAFETY: the graph is the driver's, the result is writable; no flags are needed.
-            check("cuGraphInstantiate", unsafe {
-                sys::cuGraphInstantiateWithFlags(&raw mut handle, graph, 0)
-            })
-            .map_err(CaptureError::Refused)?;
-            Ok(CudaGraph {
-                device: Arc::clone(self.device()),
-                handle,
-            })
-        });
-        if !graph.is_null() {
-            // SAFETY: what was instantiated does not need it.
-            let _ = unsafe { sys::cuGraphDestroy(graph) };
-        }
-        made
+        let capture = Capture::begin(self).map_err(CaptureError::Refused)?;
+        work().map_err(CaptureError::Work)?;
+        capture.instantiate().map_err(CaptureError::Refused)
     }
 
     /// Enqueues the work of a graph.
@@ -94,7 +59,8 @@ impl Stream {
     /// What the driver refuses.
     pub unsafe fn launch_graph(&self, graph: &CudaGraph) -> Result<(), CudaError> {
         let _current = self.device().current()?;
-        // SAFETY: graph and stream live; the rest is promised by the caller.
+        // SAFETY: graph and stream live, and `capture` has looked the driver's function up; the
+        // rest is promised by the caller.
         check("cuGraphLaunch", unsafe {
             sys::cuGraphLaunch(graph.handle, self.handle())
         })
@@ -110,12 +76,70 @@ impl Drop for CudaGraph {
     }
 }
 
-fn missing() -> Option<&'static str> {
-    // SAFETY: a stream has been made by this library, so it is there.
-    let library = unsafe { sys::culib() };
-    FUNCTIONS.into_iter().find(|name| {
-        // SAFETY: the symbol is only looked up, not called.
-        let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
-        found.is_err()
-    })
+/// A capture on a stream whose device is current. When this is dropped, the stream captures no
+/// longer.
+struct Capture<'stream> {
+    stream: &'stream Stream,
+    has_ended: bool,
+    /// What the driver makes of the capture, and instantiates; null before.
+    graph: sys::CUgraph,
 }
+
+impl<'stream> Capture<'stream> {
+    fn begin(stream: &'stream Stream) -> Result<Self, CudaError> {
+        use sys::CUstreamCaptureMode_enum as Mode;
+        // SAFETY: the stream lives, and the function was looked up.
+        check("cuStreamBeginCapture_v2", unsafe {
+            sys::cuStreamBeginCapture_v2(stream.handle(), Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        })?;
+        Ok(Capture {
+            stream,
+            has_ended: false,
+            graph: std::ptr::null_mut(),
+        })
+    }
+
+    /// Ends the capture, whatever the driver answers.
+    fn end(&mut self) -> Result<(), CudaError> {
+        self.has_ended = true;
+        // SAFETY: the stream lives and captures, the result is writable.
+        check("cuStreamEndCapture", unsafe {
+            sys::cuStreamEndCapture(self.stream.handle(), &raw mut self.graph)
+        })
+    }
+
+    fn instantiate(mut self) -> Result<CudaGraph, CudaError> {
+        self.end()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the graph is the driver's, the result is writable; no flags are needed.
+        check("cuGraphInstantiateWithFlags", unsafe {
+            sys::cuGraphInstantiateWithFlags(&raw mut handle, self.graph, 0)
+        })?;
+        Ok(CudaGraph {
+            device: Arc::clone(self.stream.device()),
+            handle,
+        })
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let _ = self.end();
+        }
+        if !self.graph.is_null() {
+            // SAFETY: destroyed once; what was instantiated does not need it.
+            let _ = unsafe { sys::cuGraphDestroy(self.graph) };
+        }
+    }
+}
+
+/// The functions of captures and graphs.
+const FUNCTIONS: [&str; 6] = [
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+];

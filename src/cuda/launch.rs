@@ -67,15 +67,15 @@ impl Stream {
             "the function is of another device"
         );
         let mut words = [0_u64; ARGUMENTS_MAX];
-        let mut places = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
-        for ((word, place), argument) in words.iter_mut().zip(&mut places).zip(arguments) {
+        let mut addresses = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
+        for ((word, address), argument) in words.iter_mut().zip(&mut addresses).zip(arguments) {
             *word = argument.word();
-            *place = std::ptr::from_mut(word).cast();
+            *address = std::ptr::from_mut(word).cast();
         }
         let _current = self.device().current()?;
         // SAFETY: stream and function live, and `Module::compile` has looked the driver's function
-        // up; there is a place for each parameter, with as many bytes as the widest has; the rest
-        // is promised by the caller.
+        // up; each parameter has an address of a word, which has as many bytes as the widest
+        // parameter; the rest is promised by the caller.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 function.handle(),
@@ -86,8 +86,8 @@ impl Stream {
                 1,
                 1,
                 0,
-                self.raw_handle().cast(),
-                places.as_mut_ptr(),
+                self.handle(),
+                addresses.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
         })

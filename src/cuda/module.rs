@@ -16,12 +16,10 @@ use crate::{CudaError, Device};
 pub enum KernelError {
     /// The driver has no such function; what needs no kernels works all the same.
     TooOld(&'static str),
+    /// The driver refuses a call that is not the compilation.
     Refused(CudaError),
     /// The compiler in the driver did not take the text; `log` is what it says, or empty.
-    Compile {
-        error: CudaError,
-        log: String,
-    },
+    Compile { error: CudaError, log: String },
 }
 
 impl fmt::Display for KernelError {
@@ -159,15 +157,15 @@ impl Function {
 fn one_line(log: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(log).unwrap_or_default();
     let text = text.to_string_lossy();
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let lines: Vec<&str> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+    let lines = text.lines().map(str::trim);
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
     lines.join("; ")
 }
 
 /// Enough for the first errors; the driver cuts what does not fit.
 const LOG_BYTES_MAX: usize = 4096;
 
-/// What modules and launches call.
+/// The functions of modules and launches.
 const FUNCTIONS: [&str; 4] = [
     "cuModuleLoadDataEx",
     "cuModuleGetFunction",

@@ -408,6 +408,10 @@ fn captured_work_is_done_at_every_launch() {
         Ok::<_, CudaError>(())
     });
     assert!(matches!(unseen, Err(CaptureError::Refused(error)) if error.code() == 901));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        stream.capture::<CudaError>(|| panic!("as a defect of a caller would"))
+    }));
+    assert!(panicked.is_err());
     assert_eq!(
         content(&stream, memory.base(), 4),
         [2; 4],
