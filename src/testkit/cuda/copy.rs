@@ -7,15 +7,29 @@ use std::time::Duration;
 use crate::backing::Backing;
 use crate::code::{Code, ILLEGAL_ADDRESS, INVALID_VALUE};
 use crate::driver::{Driver, lock};
-use crate::end::{End, Kind};
 use crate::faults;
-use crate::graph::Step;
 use crate::host::Block;
 use crate::space::Piece;
 use crate::tally;
 
 /// The delay that holds copies or kernels back until there is another.
 const HELD: u64 = u64::MAX;
+
+/// Which memory a copy function takes at one of its ends.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    Device,
+    Host,
+    /// Either, told by the address.
+    Any,
+}
+
+/// One end of a copy.
+#[derive(Clone, Copy)]
+pub struct End {
+    pub address: u64,
+    pub kind: Kind,
+}
 
 /// Memory that a copy reads or writes, and what keeps it.
 enum Memory {
@@ -93,16 +107,19 @@ fn resolve(driver: &Driver, end: End, len: usize, device: usize) -> Result<Memor
 /// Enqueues a copy on a stream of the current context.
 ///
 /// # Safety
-/// Host memory must be valid for `len` bytes, pinned memory until the stream is done with it.
+/// Host memory must be valid for `len` bytes, pinned memory until the stream is done with it; all
+/// of it again whenever a graph repeats what was captured.
 pub unsafe fn copy(
-    driver: &Driver,
+    driver: &'static Driver,
     to: End,
     from: End,
     len: usize,
     stream: usize,
 ) -> Result<(), Code> {
     let stream = driver.stream(stream)?;
-    if len == 0 || stream.capture.take(|| Step::Copy { to, from, len }) {
+    // SAFETY: by this function's contract.
+    let again = move |stream| unsafe { copy(driver, to, from, len, stream) };
+    if len == 0 || stream.capture.take(|| again) {
         return Ok(());
     }
     let to = resolve(driver, to, len, stream.device)?;
@@ -117,9 +134,8 @@ pub unsafe fn copy(
     };
     let must_wait = matches!(to, Memory::Pageable(_));
     let kinds = (from.kind(), to.kind());
-    let delay = Arc::clone(&driver.copy_us);
     stream.enqueue(Box::new(move || {
-        pause(&delay);
+        pause(&driver.copy_us);
         faults::pass("copy").map_or(Ok(()), Err)?;
         let (to, from) = (to.segments(len)?, from.segments(len)?);
         // SAFETY: `to` and `from` keep their memory; host memory is valid by this function's
@@ -138,9 +154,16 @@ pub unsafe fn copy(
 }
 
 /// Enqueues a fill of device memory on a stream of the current context.
-pub fn fill(driver: &Driver, to: u64, value: u8, len: usize, stream: usize) -> Result<(), Code> {
+pub fn fill(
+    driver: &'static Driver,
+    to: u64,
+    value: u8,
+    len: usize,
+    stream: usize,
+) -> Result<(), Code> {
     let stream = driver.stream(stream)?;
-    if len == 0 || stream.capture.take(|| Step::Fill { to, value, len }) {
+    let again = move |stream| fill(driver, to, value, len, stream);
+    if len == 0 || stream.capture.take(|| again) {
         return Ok(());
     }
     let end = End {

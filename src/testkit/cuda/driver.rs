@@ -95,8 +95,8 @@ pub struct Driver {
     /// Graphs, and what is instantiated of them.
     pub graphs: Mutex<BTreeMap<usize, Arc<Graph>>>,
     handles: AtomicU64,
-    pub copy_us: Arc<AtomicU64>,
-    pub kernel_us: Arc<AtomicU64>,
+    pub copy_us: AtomicU64,
+    pub kernel_us: AtomicU64,
 }
 
 impl Driver {
@@ -128,8 +128,8 @@ impl Driver {
             modules: Mutex::default(),
             graphs: Mutex::default(),
             handles: AtomicU64::new(0),
-            copy_us: Arc::new(AtomicU64::new(config.copy_us)),
-            kernel_us: Arc::new(AtomicU64::new(config.kernel_us)),
+            copy_us: AtomicU64::new(config.copy_us),
+            kernel_us: AtomicU64::new(config.kernel_us),
             config,
         };
         // Another thread may have been quicker; then its driver is the one.

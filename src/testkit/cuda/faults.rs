@@ -2,10 +2,10 @@
 //!
 //! An order is `name:after:count:code`: of the calls of `name` from now on, those numbered
 //! `after + 1` to `after + count` answer `code`. The name `copy` stands for a copy that a stream
-//! executes, `memset` for a fill, `kernel` for a kernel. A kernel that an order for `hang` names
-//! does not end before the order is taken back, whatever the code, or the device breaks. The name
-//! `device:<ordinal>` acts at once: the code becomes the device's sticky error, 46 loses the
-//! device, 0 heals it.
+//! executes, `memset` for a fill, `kernel` for a kernel, `host_function` for a function of the
+//! host. A kernel that an order for `hang` names does not end before the order is taken back,
+//! whatever the code, or the device breaks. The name `device:<ordinal>` acts at once: the code
+//! becomes the device's sticky error, 46 loses the device, 0 heals it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,43 +1,33 @@
-//! Graphs: what was put on a stream while it captured, to be done at every launch. One stream, no
-//! events.
+//! Graphs: the calls that a stream captured instead of enqueueing their work, to be repeated at
+//! every launch. One stream, no events.
 
-use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::code::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Code, INVALID_VALUE};
-use crate::end::End;
 
-/// A `CUhostFn`.
-pub type HostFunction = unsafe extern "C" fn(*mut c_void);
+/// Repeats a captured call on the stream of a handle.
+pub type Node = Arc<dyn Fn(usize) -> Result<(), Code> + Send + Sync>;
 
-/// One thing that a stream does.
-#[derive(Clone, Copy)]
-pub enum Step {
-    Copy { to: End, from: End, len: usize },
-    Fill { to: u64, value: u8, len: usize },
-    Call { function: HostFunction, data: usize },
-}
-
-/// The steps of a graph, in order. Whether it is instantiated: only then it can be launched.
+/// The nodes of a graph, in order. Whether it is instantiated: only then it can be launched.
 pub struct Graph {
-    pub steps: Vec<Step>,
+    pub nodes: Vec<Node>,
     pub is_executable: bool,
 }
 
 /// What a stream captures.
 #[derive(Default)]
 pub struct Capture {
-    state: Mutex<Option<Captured>>,
+    state: Mutex<Option<CaptureState>>,
 }
 
 #[derive(Default)]
-struct Captured {
-    steps: Vec<Step>,
+struct CaptureState {
+    nodes: Vec<Node>,
     is_invalid: bool,
 }
 
 impl Capture {
-    fn lock(&self) -> MutexGuard<'_, Option<Captured>> {
+    fn lock(&self) -> MutexGuard<'_, Option<CaptureState>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,18 +37,18 @@ impl Capture {
         match *state {
             Some(_) => Err(INVALID_VALUE),
             None => {
-                *state = Some(Captured::default());
+                *state = Some(CaptureState::default());
                 Ok(())
             }
         }
     }
 
     /// What was captured.
-    pub fn end(&self) -> Result<Vec<Step>, Code> {
-        let captured = self.lock().take().ok_or(INVALID_VALUE)?;
-        match captured.is_invalid {
+    pub fn end(&self) -> Result<Vec<Node>, Code> {
+        let state = self.lock().take().ok_or(INVALID_VALUE)?;
+        match state.is_invalid {
             true => Err(CAPTURE_INVALIDATED),
-            false => Ok(captured.steps),
+            false => Ok(state.nodes),
         }
     }
 
@@ -66,11 +56,14 @@ impl Capture {
         self.lock().is_some()
     }
 
-    /// Takes a step of a stream that captures; false if it does not.
-    pub fn take(&self, step: impl FnOnce() -> Step) -> bool {
+    /// Takes a call of a stream that captures, as what repeats it; false if it does not capture.
+    pub fn take<F>(&self, again: impl FnOnce() -> F) -> bool
+    where
+        F: Fn(usize) -> Result<(), Code> + Send + Sync + 'static,
+    {
         match &mut *self.lock() {
-            Some(captured) => {
-                captured.steps.push(step());
+            Some(state) => {
+                state.nodes.push(Arc::new(again()));
                 true
             }
             None => false,
@@ -80,8 +73,8 @@ impl Capture {
     /// For what no stream may be asked while it captures: the capture is lost.
     pub fn refuse(&self) -> Result<(), Code> {
         match &mut *self.lock() {
-            Some(captured) => {
-                captured.is_invalid = true;
+            Some(state) => {
+                state.is_invalid = true;
                 Err(CAPTURE_UNSUPPORTED)
             }
             None => Ok(()),

@@ -32,9 +32,6 @@ impl Health {
 
     /// Takes note of a code that happened on the device. The first sticky one stays.
     pub fn note(&self, code: Code) {
-        if code == DEVICE_UNAVAILABLE || is_sticky(code) {
-            self.breaks.fetch_add(1, Ordering::AcqRel);
-        }
         if code == DEVICE_UNAVAILABLE {
             self.is_lost.store(true, Ordering::Release);
         } else if is_sticky(code) {
@@ -42,7 +39,10 @@ impl Health {
             let _ = self
                 .sticky
                 .compare_exchange(SUCCESS, code, order, Ordering::Acquire);
+        } else {
+            return;
         }
+        self.breaks.fetch_add(1, Ordering::AcqRel);
     }
 
     /// How often the device broke so far. Work that runs ends when this changes, even if the device

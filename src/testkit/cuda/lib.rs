@@ -13,7 +13,6 @@ mod code;
 mod config;
 mod copy;
 mod driver;
-mod end;
 mod faults;
 mod graph;
 mod health;

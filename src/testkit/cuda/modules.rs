@@ -1,4 +1,4 @@
-//! Modules that are loaded, and the functions that callers took from them.
+//! Modules that are loaded, and the functions that callers looked up in them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl LoadedModule {
     }
 }
 
-struct TakenFunction {
+struct ModuleFunction {
     module: usize,
     device: usize,
     kernel: Arc<Kernel>,
@@ -28,7 +28,7 @@ struct TakenFunction {
 #[derive(Default)]
 pub struct Modules {
     pub modules: BTreeMap<usize, LoadedModule>,
-    functions: BTreeMap<usize, TakenFunction>,
+    functions: BTreeMap<usize, ModuleFunction>,
 }
 
 impl Modules {
@@ -46,10 +46,10 @@ impl Modules {
             .retain(|_, function| function.device != device);
     }
 
-    pub fn take_function(&mut self, module: usize, name: &str, handle: usize) -> Result<(), Code> {
+    pub fn add_function(&mut self, module: usize, name: &str, handle: usize) -> Result<(), Code> {
         let found = self.modules.get(&module).ok_or(INVALID_HANDLE)?;
         let kernel = found.kernels.iter().find(|kernel| kernel.name == name);
-        let function = TakenFunction {
+        let function = ModuleFunction {
             module,
             device: found.device,
             kernel: Arc::clone(kernel.ok_or(NOT_FOUND)?),

@@ -47,12 +47,12 @@ impl Failure {
 /// One recording of an event.
 #[derive(Default)]
 pub struct Mark {
-    state: Mutex<Reached>,
+    state: Mutex<MarkState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Reached {
+struct MarkState {
     /// None: it is not reached.
     at: Option<Instant>,
     failure: Option<Arc<Failure>>,
@@ -60,15 +60,15 @@ struct Reached {
 
 impl Mark {
     fn reach(&self, failure: Option<Arc<Failure>>) {
-        *lock(&self.state) = Reached {
+        *lock(&self.state) = MarkState {
             at: Some(Instant::now()),
             failure,
         };
         self.changed.notify_all();
     }
 
-    fn outcome(reached: &Reached) -> Result<(), Code> {
-        reached
+    fn outcome(state: &MarkState) -> Result<(), Code> {
+        state
             .failure
             .as_ref()
             .map_or(Ok(()), |failure| Err(failure.report()))
@@ -91,7 +91,7 @@ impl Mark {
         Mark::outcome(&self.until_reached())
     }
 
-    fn until_reached(&self) -> MutexGuard<'_, Reached> {
+    fn until_reached(&self) -> MutexGuard<'_, MarkState> {
         let mut state = lock(&self.state);
         while state.at.is_none() {
             state = wait(&self.changed, state);

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Copies and bytes, by the kinds of memory they were read from and written to.
-/// Launches and threads, by `kernel` and the name of one.
+/// Copies and bytes, by the kinds of memory they were read from and written to; launches and
+/// threads, by `kernel` and the kernel's name.
 type Rows = BTreeMap<(&'static str, String), (u64, u64)>;
 
 static ROWS: Mutex<Rows> = Mutex::new(Rows::new());

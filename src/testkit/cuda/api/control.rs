@@ -22,8 +22,9 @@ pub unsafe extern "C" fn conch_cuda_double_fail(
 }
 
 /// How often a function was called, or how many of a kind exist now: `live_allocations`,
-/// `live_pinned`, `live_streams`, `live_events`, `live_modules`, `live_ipc`, `live_contexts`,
-/// `live_reservations`, `live_mappings`. `freed_in_flight`: memory freed under a running copy.
+/// `live_pinned`, `live_streams`, `live_events`, `live_modules`, `live_graphs`, `live_ipc`,
+/// `live_contexts`, `live_reservations`, `live_mappings`. `freed_in_flight`: memory freed under a
+/// running copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn conch_cuda_double_count(name: *const c_char) -> u64 {
     // SAFETY: the caller passes null or a C string.

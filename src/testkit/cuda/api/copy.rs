@@ -6,9 +6,8 @@ use super::context::Context;
 use super::stream::Stream;
 use crate::call::call;
 use crate::code::{Code, INVALID_VALUE};
-use crate::copy::{copy, fill};
+use crate::copy::{End, Kind, copy, fill};
 use crate::driver::{Driver, lock};
-use crate::end::{End, Kind};
 
 fn device(address: u64) -> End {
     End {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use super::stream::Stream;
 use crate::call::{call, give};
 use crate::code::{Code, INVALID_HANDLE, INVALID_VALUE};
-use crate::copy::{copy, fill};
 use crate::driver::{Driver, lock};
 use crate::faults;
-use crate::graph::{Graph, HostFunction, Step};
+use crate::graph::{Graph, Node};
 
 /// A `CUgraph` or `CUgraphExec`: a number, not an address.
 pub type GraphHandle = *mut c_void;
+
+/// A `CUhostFn`.
+type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchHostFunc(
@@ -28,15 +30,18 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
 }
 
 /// # Safety
-/// The function may be called with `data` until the stream is done with it.
+/// The function may be called with `data` until the stream is done with it, and again whenever a
+/// graph repeats what was captured.
 unsafe fn call_host(
-    driver: &Driver,
+    driver: &'static Driver,
     function: HostFunction,
     data: usize,
     stream: usize,
 ) -> Result<(), Code> {
     let stream = driver.stream(stream)?;
-    if stream.capture.take(|| Step::Call { function, data }) {
+    // SAFETY: by this function's contract.
+    let again = move |stream| unsafe { call_host(driver, function, data, stream) };
+    if stream.capture.take(|| again) {
         return Ok(());
     }
     stream.enqueue(Box::new(move || {
@@ -64,12 +69,9 @@ pub extern "C" fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) -> Code 
 pub unsafe extern "C" fn cuStreamEndCapture(stream: Stream, graph: *mut GraphHandle) -> Code {
     call("cuStreamEndCapture", |driver| {
         let ended = driver.stream(stream.addr())?.capture.end();
-        let found = match &ended {
-            Ok(steps) => keep(driver, steps.clone(), false),
-            Err(_) => std::ptr::null_mut(),
-        };
+        let ended = ended.map(|nodes| insert(driver, nodes, false));
         // SAFETY: the caller passes a place for the result.
-        unsafe { give(graph, found) }?;
+        unsafe { give(graph, ended.unwrap_or(std::ptr::null_mut())) }?;
         ended.map(drop)
     })
 }
@@ -91,9 +93,9 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
 ) -> Code {
     call("cuGraphInstantiateWithFlags", |driver| {
         driver.current()?;
-        let steps = find(driver, graph, false)?.steps.clone();
+        let nodes = find(driver, graph, false)?.nodes.clone();
         // SAFETY: the caller passes a place for the result.
-        unsafe { give(executable, keep(driver, steps, true)) }
+        unsafe { give(executable, insert(driver, nodes, true)) }
     })
 }
 
@@ -103,39 +105,29 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
 pub unsafe extern "C" fn cuGraphLaunch(executable: GraphHandle, stream: Stream) -> Code {
     call("cuGraphLaunch", |driver| {
         let graph = find(driver, executable, true)?;
-        for step in &graph.steps {
-            match *step {
-                // SAFETY: by this function's contract.
-                Step::Copy { to, from, len } => unsafe {
-                    copy(driver, to, from, len, stream.addr())
-                },
-                Step::Fill { to, value, len } => fill(driver, to, value, len, stream.addr()),
-                // SAFETY: by this function's contract.
-                Step::Call { function, data } => unsafe {
-                    call_host(driver, function, data, stream.addr())
-                },
-            }?;
-        }
-        Ok(())
+        graph
+            .nodes
+            .iter()
+            .try_for_each(|again| again(stream.addr()))
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphDestroy(graph: GraphHandle) -> Code {
-    call("cuGraphDestroy", |driver| forget(driver, graph, false))
+    call("cuGraphDestroy", |driver| remove(driver, graph, false))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphExecDestroy(executable: GraphHandle) -> Code {
     call("cuGraphExecDestroy", |driver| {
-        forget(driver, executable, true)
+        remove(driver, executable, true)
     })
 }
 
-fn keep(driver: &Driver, steps: Vec<Step>, is_executable: bool) -> GraphHandle {
+fn insert(driver: &Driver, nodes: Vec<Node>, is_executable: bool) -> GraphHandle {
     let handle = driver.next_handle();
     let graph = Graph {
-        steps,
+        nodes,
         is_executable,
     };
     lock(&driver.graphs).insert(handle, Arc::new(graph));
@@ -151,7 +143,7 @@ fn find(driver: &Driver, handle: GraphHandle, is_executable: bool) -> Result<Arc
     }
 }
 
-fn forget(driver: &Driver, handle: GraphHandle, is_executable: bool) -> Result<(), Code> {
+fn remove(driver: &Driver, handle: GraphHandle, is_executable: bool) -> Result<(), Code> {
     find(driver, handle, is_executable)?;
     lock(&driver.graphs).remove(&handle.addr());
     Ok(())

@@ -1,7 +1,6 @@
 //! Modules of kernels, and launches.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
-use std::sync::Arc;
 
 use super::stream::Stream;
 use crate::call::{call, give, take};
@@ -149,7 +148,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
             .to_str()
             .map_err(|_| NOT_FOUND)?;
         let handle = driver.next_handle();
-        lock(&driver.modules).take_function(module.addr(), name, handle)?;
+        lock(&driver.modules).add_function(module.addr(), name, handle)?;
         // SAFETY: the caller passes a place for the result.
         unsafe { give(function, std::ptr::without_provenance_mut(handle)) }
     })
@@ -177,7 +176,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
         if shared_bytes > 0 || !extra.is_null() {
             return Err(NOT_SUPPORTED);
         }
-        let mut block = vec![0_u8; kernel.parameter_bytes()];
+        let mut values = vec![0_u8; kernel.parameter_bytes()];
         for (index, parameter) in kernel.parameters.iter().enumerate() {
             if parameters.is_null() {
                 return Err(INVALID_VALUE);
@@ -187,17 +186,19 @@ pub unsafe extern "C" fn cuLaunchKernel(
             if place.is_null() {
                 return Err(INVALID_VALUE);
             }
-            let room = &mut block[parameter.offset..parameter.offset + parameter.bytes];
+            let room = &mut values[parameter.offset..parameter.offset + parameter.bytes];
             // SAFETY: the caller's place has as many bytes as the parameter.
             unsafe {
                 std::ptr::copy_nonoverlapping(place.cast(), room.as_mut_ptr(), parameter.bytes);
             }
         }
         let launch = Launch {
+            device,
+            kernel,
             grid: [grid_x, grid_y, grid_z],
             block: [block_x, block_y, block_z],
-            parameters: block,
+            parameters: values,
         };
-        kernel::launch(driver, device, Arc::clone(&kernel), launch, stream.addr())
+        kernel::launch(driver, launch, stream.addr())
     })
 }

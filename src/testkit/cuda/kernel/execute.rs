@@ -1,8 +1,9 @@
 //! The threads of a kernel, one after the other.
 
-use super::instruction::{
-    Binary, Comparison, Instruction, Operand, Operation, Rounding, Special, Type, Unary,
-};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::instruction::{Binary, Comparison, Operand, Operation, Rounding, Special, Type, Unary};
 use super::memory::GlobalMemory;
 use super::number::{
     canonical, extended, from_half, from_integer, saturated, to_half, to_integer, truncated, whole,
@@ -13,80 +14,84 @@ use crate::code::Code;
 /// What registers hold before they are written, so that nobody takes them for zeros.
 const FRESH: u64 = 0xc5c5_c5c5_c5c5_c5c5;
 
-/// How many instructions run between two looks at whether the kernel is to end early.
-const LOOK_EVERY: u32 = 65_536;
+/// How many instructions run between two checks whether the device broke.
+const CHECK_INTERVAL: u32 = 65_536;
 
-pub struct Shape {
+/// A kernel, its parameters, and how many threads run it.
+#[derive(Clone)]
+pub struct Launch {
+    /// Ordinal of the device whose module the kernel is in.
+    pub device: usize,
+    pub kernel: Arc<Kernel>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
+    /// As [`Kernel::parameters`] lie.
+    pub parameters: Vec<u8>,
 }
 
-/// Runs a kernel to its end. `is_over` is asked now and then; an error of it ends the kernel.
+/// Runs a kernel to its end, or until `is_broken` says that its device broke.
 pub fn run(
-    kernel: &Kernel,
-    parameters: &[u8],
-    shape: &Shape,
+    launch: &Launch,
     memory: &mut GlobalMemory<'_>,
-    is_over: &dyn Fn() -> Result<(), Code>,
+    is_broken: &dyn Fn() -> bool,
 ) -> Result<(), Code> {
     let mut thread = Thread {
-        parameters,
-        registers: vec![FRESH; kernel.register_count],
-        shape,
+        launch,
+        registers: vec![FRESH; launch.kernel.register_count],
         block: [0; 3],
-        place: [0; 3],
-        left: LOOK_EVERY,
+        index: [0; 3],
+        until_check: CHECK_INTERVAL,
     };
-    let [grid_x, grid_y, grid_z] = shape.grid;
-    let [block_x, block_y, block_z] = shape.block;
-    let blocks = u64::from(grid_x) * u64::from(grid_y) * u64::from(grid_z);
-    let threads = block_x * block_y * block_z;
-    for block in 0..blocks {
-        let (row, layer) = (
-            block / u64::from(grid_x),
-            u64::from(grid_x) * u64::from(grid_y),
-        );
+    let [grid_x, grid_y, grid_z] = launch.grid.map(u64::from);
+    let [block_x, block_y, block_z] = launch.block;
+    for block in 0..grid_x * grid_y * grid_z {
         thread.block = [
-            (block % u64::from(grid_x)) as u32,
-            (row % u64::from(grid_y)) as u32,
-            (block / layer) as u32,
+            (block % grid_x) as u32,
+            (block / grid_x % grid_y) as u32,
+            (block / (grid_x * grid_y)) as u32,
         ];
-        for index in 0..threads {
-            thread.place = [
+        for index in 0..block_x * block_y * block_z {
+            thread.index = [
                 index % block_x,
                 index / block_x % block_y,
                 index / (block_x * block_y),
             ];
             thread.registers.fill(FRESH);
-            thread.run(&kernel.instructions, memory, is_over)?;
+            if thread.run(memory, is_broken)?.is_break() {
+                return Ok(());
+            }
         }
     }
     Ok(())
 }
 
-struct Thread<'k> {
-    parameters: &'k [u8],
+struct Thread<'l> {
+    launch: &'l Launch,
     registers: Vec<u64>,
-    shape: &'k Shape,
+    /// Which block of the grid it is in.
     block: [u32; 3],
-    place: [u32; 3],
-    /// Instructions until the next look.
-    left: u32,
+    /// Which thread of the block it is.
+    index: [u32; 3],
+    /// Instructions until the next check.
+    until_check: u32,
 }
 
 impl Thread<'_> {
+    /// Breaks where the device broke.
     fn run(
         &mut self,
-        instructions: &[Instruction],
         memory: &mut GlobalMemory<'_>,
-        is_over: &dyn Fn() -> Result<(), Code>,
-    ) -> Result<(), Code> {
+        is_broken: &dyn Fn() -> bool,
+    ) -> Result<ControlFlow<()>, Code> {
+        let instructions = &self.launch.kernel.instructions;
         let mut at = 0;
         while let Some(instruction) = instructions.get(at) {
-            self.left -= 1;
-            if self.left == 0 {
-                self.left = LOOK_EVERY;
-                is_over()?;
+            self.until_check -= 1;
+            if self.until_check == 0 {
+                self.until_check = CHECK_INTERVAL;
+                if is_broken() {
+                    return Ok(ControlFlow::Break(()));
+                }
             }
             at += 1;
             if let Some((register, is_negated)) = instruction.guard
@@ -96,11 +101,11 @@ impl Thread<'_> {
             }
             match instruction.operation {
                 Operation::Branch(target) => at = target,
-                Operation::Return => return Ok(()),
+                Operation::Return => break,
                 ref other => self.step(other, memory)?,
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     #[inline]
@@ -109,10 +114,10 @@ impl Thread<'_> {
             Operand::Register(register) => self.registers[register],
             Operand::Literal(bits) => bits,
             Operand::Special(special) => u64::from(match special {
-                Special::Thread(dimension) => self.place[dimension],
-                Special::BlockSize(dimension) => self.shape.block[dimension],
+                Special::Thread(dimension) => self.index[dimension],
+                Special::BlockSize(dimension) => self.launch.block[dimension],
                 Special::Block(dimension) => self.block[dimension],
-                Special::GridSize(dimension) => self.shape.grid[dimension],
+                Special::GridSize(dimension) => self.launch.grid[dimension],
             }),
         }
     }
@@ -130,7 +135,7 @@ impl Thread<'_> {
             } => {
                 let end = offset + data_type.bytes() as usize;
                 let mut word = [0; 8];
-                let bytes = &self.parameters[offset..end];
+                let bytes = &self.launch.parameters[offset..end];
                 word[..bytes.len()].copy_from_slice(bytes);
                 self.registers[to] = extended(u64::from_le_bytes(word), data_type);
             }

@@ -9,15 +9,16 @@ use crate::driver::{Driver, lock};
 use crate::host::Block;
 
 /// A range of addresses that is there to its end.
-struct Known {
+struct CachedRange {
     start: u64,
     len: u64,
     /// Where the interpreter finds it.
     alias: usize,
-    _keeps: Keeps,
+    _owner: Owner,
 }
 
-enum Keeps {
+/// What keeps the memory of a range.
+enum Owner {
     Device {
         _backing: Arc<Backing>,
     },
@@ -30,7 +31,7 @@ enum Keeps {
 pub struct GlobalMemory<'d> {
     driver: &'d Driver,
     device: usize,
-    known: Vec<Known>,
+    ranges: Vec<CachedRange>,
     /// The range that was used last.
     last: usize,
 }
@@ -40,15 +41,15 @@ impl<'d> GlobalMemory<'d> {
         GlobalMemory {
             driver,
             device,
-            known: Vec::new(),
+            ranges: Vec::new(),
             last: 0,
         }
     }
 
     pub fn read(&mut self, address: u64, bytes: u32) -> Result<u64, Code> {
         let at = self.locate(address, bytes)?;
-        // SAFETY: the bytes lie in a range that `known` keeps, and are aligned. Others may write
-        // them meanwhile, as on a device.
+        // SAFETY: the bytes lie in one of `ranges`, which keeps them, and are aligned. Others may
+        // write them meanwhile, as on a device.
         let value = unsafe {
             match bytes {
                 1 => u64::from((at as *const u8).read_volatile()),
@@ -79,36 +80,36 @@ impl<'d> GlobalMemory<'d> {
         if !address.is_multiple_of(u64::from(bytes)) {
             return Err(MISALIGNED_ADDRESS);
         }
-        let inside = |known: &Known| {
-            let offset = address.checked_sub(known.start)?;
-            (offset + u64::from(bytes) <= known.len).then(|| known.alias + offset as usize)
+        let inside = |range: &CachedRange| {
+            let offset = address.checked_sub(range.start)?;
+            (offset + u64::from(bytes) <= range.len).then(|| range.alias + offset as usize)
         };
-        if let Some(found) = self.known.get(self.last).and_then(inside) {
+        if let Some(found) = self.ranges.get(self.last).and_then(inside) {
             return Ok(found);
         }
-        let mut places = self.known.iter().map(inside).enumerate();
-        if let Some((place, found)) = places.find_map(|(at, found)| Some((at, found?))) {
-            self.last = place;
+        let mut others = self.ranges.iter().map(inside).enumerate();
+        if let Some((index, found)) = others.find_map(|(index, found)| Some((index, found?))) {
+            self.last = index;
             return Ok(found);
         }
-        let known = self.find(address).ok_or(ILLEGAL_ADDRESS)?;
-        let found = inside(&known).ok_or(ILLEGAL_ADDRESS)?;
-        self.last = self.known.len();
-        self.known.push(known);
+        let range = self.find(address).ok_or(ILLEGAL_ADDRESS)?;
+        let found = inside(&range).ok_or(ILLEGAL_ADDRESS)?;
+        self.last = self.ranges.len();
+        self.ranges.push(range);
         Ok(found)
     }
 
-    fn find(&self, address: u64) -> Option<Known> {
+    fn find(&self, address: u64) -> Option<CachedRange> {
         let space = lock(&self.driver.space);
         if space.window.contains(address) {
             let (start, found) = space.find(address)?;
             let len = found.size;
             let piece = space.pieces(start, len as usize, self.device).ok()?.pop()?;
-            return Some(Known {
+            return Some(CachedRange {
                 start,
                 len,
                 alias: piece.backing.alias(piece.offset, piece.len)?,
-                _keeps: Keeps::Device {
+                _owner: Owner::Device {
                     _backing: piece.backing,
                 },
             });
@@ -116,11 +117,11 @@ impl<'d> GlobalMemory<'d> {
         drop(space);
         let pinned = lock(&self.driver.pinned);
         let (start, range) = pinned.find(usize::try_from(address).ok()?)?;
-        Some(Known {
+        Some(CachedRange {
             start: start as u64,
             len: range.len as u64,
             alias: start,
-            _keeps: Keeps::Pinned {
+            _owner: Owner::Pinned {
                 _block: range.block.clone(),
             },
         })

@@ -17,7 +17,8 @@ mod program;
 mod statement;
 mod symbols;
 
-pub use launch::{Launch, launch};
+pub use execute::Launch;
+pub use launch::launch;
 pub use parse::parse;
 pub use program::{Kernel, Module};
 

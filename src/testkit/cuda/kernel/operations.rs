@@ -9,6 +9,14 @@ struct Name<'t> {
     modifiers: Vec<&'t str>,
 }
 
+/// Rounding modes by their names.
+const MODES: [(&str, Rounding); 4] = [
+    ("rn", Rounding::Nearest),
+    ("rz", Rounding::Zero),
+    ("rm", Rounding::Down),
+    ("rp", Rounding::Up),
+];
+
 impl<'t> Name<'t> {
     fn unknown<T>(&self) -> Outcome<T> {
         Err(format!(
@@ -24,14 +32,14 @@ impl<'t> Name<'t> {
     }
 
     fn rounding(&mut self) -> Option<Rounding> {
-        let modes = [
-            ("rn", Rounding::Nearest),
-            ("rz", Rounding::Zero),
-            ("rm", Rounding::Down),
-            ("rp", Rounding::Up),
-        ];
-        let mut modes = modes.into_iter();
+        let mut modes = MODES.into_iter();
         modes.find_map(|(name, mode)| self.take(name).then_some(mode))
+    }
+
+    /// The rounding to an integer: `rni`.
+    fn integral_rounding(&mut self) -> Option<Rounding> {
+        let mut modes = MODES.into_iter();
+        modes.find_map(|(name, mode)| self.take(&format!("{name}i")).then_some(mode))
     }
 
     /// The types at its end, of which there have to be `N`, and nothing else be left.
@@ -87,7 +95,7 @@ fn load(symbols: &Symbols, name: &mut Name<'_>, operands: &[&str]) -> Outcome<Op
     // Through the cache of what nobody writes: the same bytes.
     let _ = name.take("nc");
     let [data_type] = name.types()?;
-    if data_type == Type::Predicate || (data_type == Type::F16) {
+    if data_type == Type::Predicate || data_type == Type::F16 {
         return name.unknown();
     }
     let [to, from] = *exactly(name, operands)?;
@@ -147,14 +155,7 @@ fn to_global(symbols: &Symbols, name: &mut Name<'_>, operands: &[&str]) -> Outco
 
 fn convert(symbols: &Symbols, name: &mut Name<'_>, operands: &[&str]) -> Outcome<Operation> {
     let saturates = name.take("sat");
-    let integral = [
-        ("rni", Rounding::Nearest),
-        ("rzi", Rounding::Zero),
-        ("rmi", Rounding::Down),
-        ("rpi", Rounding::Up),
-    ];
-    let mut integral = integral.into_iter();
-    let integral = integral.find_map(|(text, mode)| name.take(text).then_some(mode));
+    let integral = name.integral_rounding();
     let rounding = name.rounding();
     let [to_type, from_type] = name.types()?;
     let is_known = |data_type: Type| data_type.is_float() || data_type.is_integer();
@@ -378,13 +379,15 @@ fn binary(
         return name.unknown();
     };
     let is_float = data_type.is_float();
-    let is_product = stem == "mul" && !is_float;
-    // FP32 rounds to nearest where nothing is said; a division has to say it.
-    let rounds = is_nearest && !(is_float && stem.len() == 3 && stem != "min" && stem != "max");
-    let is_right = (is_low || is_high) == is_product
-        && !rounds
-        && (!saturates || (matches!(stem, "add" | "sub") && data_type == Type::Signed(4)))
-        && (stem != "div" || !is_float || is_nearest);
+    // Floats round to nearest where nothing is said; a division has to say it.
+    let is_rounding_right = match stem {
+        "div" => is_nearest == is_float,
+        "add" | "sub" | "mul" => is_float || !is_nearest,
+        _ => !is_nearest,
+    };
+    let is_right = is_rounding_right
+        && (is_low || is_high) == (stem == "mul" && !is_float)
+        && (!saturates || (matches!(stem, "add" | "sub") && data_type == Type::Signed(4)));
     if !is_right {
         return name.unknown();
     }

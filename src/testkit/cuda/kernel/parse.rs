@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Result<Module, ParseError> {
         match &statement.kind {
             Kind::Text(text) => directive(&mut module, text).map_err(at)?,
             Kind::Open(head) => {
-                let mut kernel = Body::of(head).map_err(at)?;
+                let mut kernel = KernelParser::new(head).map_err(at)?;
                 kernel.read(&mut rest)?;
                 let kernel = kernel.finish().map_err(at)?;
                 if module.kernels.iter().any(|other| other.name == kernel.name) {
@@ -67,8 +67,8 @@ fn directive(module: &mut Module, text: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// A kernel that is being read.
-struct Body {
+/// Reads one kernel: its head, its statements, and then the targets of its branches.
+struct KernelParser {
     name: String,
     symbols: Symbols,
     block_max: Option<u32>,
@@ -78,9 +78,9 @@ struct Body {
     branches: Vec<(usize, String)>,
 }
 
-impl Body {
+impl KernelParser {
     /// Reads `.visible .entry name(.param .u64 a, ...) .maxntid 256`.
-    fn of(head: &str) -> Outcome<Body> {
+    fn new(head: &str) -> Outcome<KernelParser> {
         let unknown = || format!("Parsing error near '{head}'");
         let head = head.strip_prefix(".visible").unwrap_or(head).trim();
         let head = head.strip_prefix(".entry").ok_or_else(unknown)?.trim();
@@ -115,12 +115,13 @@ impl Body {
                 let sizes = sizes
                     .collect::<Result<Vec<_>, _>>()
                     .map_err(|_| unknown())?;
-                Some(sizes.iter().product())
+                let product = |threads: u32, size: &u32| threads.saturating_mul(*size);
+                Some(sizes.iter().fold(1, product))
             }
             None if rest.is_empty() => None,
             None => return Err(format!("Parsing error near '{rest}'")),
         };
-        Ok(Body {
+        Ok(KernelParser {
             name: name.trim().to_owned(),
             symbols: Symbols::new(parameters),
             block_max,

@@ -68,7 +68,7 @@ pub fn statements(text: &str) -> Result<Vec<Statement<'_>>, ParseError> {
 }
 
 /// Directives that have no `;`.
-const BARE: [&str; 5] = [".version", ".target", ".address_size", ".file", ".section"];
+const BARE: [&str; 3] = [".version", ".target", ".address_size"];
 
 fn next(text: &str) -> Option<(Kind<'_>, usize)> {
     if text.starts_with('}') {
@@ -78,7 +78,6 @@ fn next(text: &str) -> Option<(Kind<'_>, usize)> {
         let len = text.find('\n').unwrap_or(text.len());
         return Some((Kind::Text(text[..len].trim()), len));
     }
-    // The vector in `{%r1, %r2}` and the count in `%r<5>` have no label's colon before them.
     let end = text.find([';', '{', ':', '}'])?;
     let head = text[..end].trim();
     match text.as_bytes()[end] {

@@ -1,4 +1,4 @@
-//! What the text of a kernel may name: its registers and parameters, and the operands made of them.
+//! The names in the text of a kernel, registers and parameters, and the operands made of them.
 
 use std::collections::HashMap;
 

@@ -32,9 +32,19 @@ fn texts_are_read() {
     assert_eq!(kernel.name, "k");
     assert_eq!(kernel.instructions.len(), 3);
     assert_eq!(kernel.register_count, 20);
+    assert_eq!(kernel.block_max, None);
     // Parameters lie at multiples of their size.
     let offsets: Vec<_> = kernel.parameters.iter().map(|found| found.offset).collect();
     assert_eq!((offsets, kernel.parameter_bytes()), (vec![0, 8], 12));
+}
+
+#[test]
+fn the_largest_block_is_a_product() {
+    for (sizes, expected) in [("64, 4, 2", 512), ("65536, 65536", u32::MAX)] {
+        let text = format!("{HEAD}.entry k() .maxntid {sizes} {{ ret; }}");
+        let module = parse(&text).unwrap();
+        assert_eq!(module.kernels[0].block_max, Some(expected), "{sizes}");
+    }
 }
 
 #[test]
@@ -48,6 +58,9 @@ fn what_is_not_known_is_refused_with_its_line() {
         ("add.lo.s32 %r1, %r1, %r1;", "instruction: 'add.lo.s32'"),
         ("add.sat.u32 %r1, %r1, %r1;", "instruction: 'add.sat.u32'"),
         ("div.f32 %f1, %f1, %f1;", "instruction: 'div.f32'"),
+        ("div.rn.s32 %r1, %r1, %r1;", "instruction: 'div.rn.s32'"),
+        ("add.rn.s32 %r1, %r1, %r1;", "instruction: 'add.rn.s32'"),
+        ("min.rn.f32 %f1, %f1, %f1;", "instruction: 'min.rn.f32'"),
         ("fma.f32 %f1, %f1, %f1, %f1;", "instruction: 'fma.f32'"),
         ("and.u32 %r1, %r1, %r1;", "instruction: 'and.u32'"),
         ("cvt.f32.s32 %f1, %r1;", "instruction: 'cvt.f32.s32'"),

@@ -1,4 +1,4 @@
-//! What instructions make of their operands, through the driver's functions.
+//! Results of instructions, through the driver's functions.
 
 use super::kernel::{function, launch, load, one};
 use super::support::{NONE, Session, alloc, cu, ok, read, write};

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::kernel::{counting, function, launch, load};
 use super::support::*;
 
 unsafe extern "C" fn count_up(counter: *mut c_void) {
@@ -59,6 +60,30 @@ fn what_is_captured_is_done_at_every_launch() {
     assert_eq!(count("live_graphs"), 1);
     ok!(cuGraphExecDestroy(executable));
     assert_eq!(count("live_graphs"), 0);
+}
+
+#[test]
+fn captured_kernels_run_at_every_launch() {
+    let _session = Session::start();
+    let (stream, address) = (stream(), alloc(8));
+    let kernel = function(load(&counting()));
+    let (mut graph, mut executable) = (NONE, NONE);
+    write(address, &[0; 8]);
+    ok!(cuStreamBeginCapture_v2(stream, 1));
+    // What no device can launch is refused at once, and not captured.
+    assert_eq!(launch(kernel, 1, 129, stream, &mut [address, 2]), 1);
+    assert_eq!(launch(kernel, 1, 2, stream, &mut [address, 2]), 0);
+    ok!(cuStreamEndCapture(stream, &mut graph));
+    ok!(cuStreamSynchronize(stream));
+    assert_eq!(read(address, 8), [0; 8]);
+    ok!(cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+    for round in 1..=2_u8 {
+        ok!(cuGraphLaunch(executable, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(read(address, 8), [round, 0, 0, 0, round, 0, 0, 0]);
+    }
+    ok!(cuGraphDestroy(graph));
+    ok!(cuGraphExecDestroy(executable));
 }
 
 #[test]

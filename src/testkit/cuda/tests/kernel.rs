@@ -86,7 +86,7 @@ pub fn launch(
 }
 
 /// Adds 1 to `n` words; each thread one.
-fn counting() -> String {
+pub fn counting() -> String {
     format!(
         "{HEAD}.visible .entry k(.param .u64 at, .param .u32 n) .maxntid 128, 1, 1\n{{\n\
          .reg .pred %p; .reg .b32 %r<5>; .reg .b64 %d<3>;\n\

@@ -72,6 +72,7 @@ impl Drop for Session {
             "memset",
             "kernel",
             "hang",
+            "host_function",
             "cuMemAlloc_v2",
             "cuMemFree_v2",
             "cuDeviceGetCount",
