@@ -1,4 +1,4 @@
-// A double of TensorRT's library, for tests: reads plans of its own (plan.h) and runs them behind TensorRT's own tables of functions.
+// A double of TensorRT's library, for tests: it reads plans of its own (plan.h) and runs them behind TensorRT's own tables of functions.
 // The work of a run is what a real one is to CUDA: enqueued on the stream, on addresses of the device, and captured into graphs. Tensors
 // are copied to pinned memory, a function on the stream computes, and results are copied back.
 //
@@ -8,6 +8,7 @@
 //
 // CONCH_TENSORRT_DOUBLE_TALLY names a file that gets a line per call of enqueueV3: `run` or `capture`, the profile, the inputs' shapes; and
 // `done` for each run that the stream has finished.
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -81,7 +82,8 @@ struct Run {
   int32_t profile = 0;
   std::map<std::string, Buffer> buffers;
   bool is_captured = false;
-  bool is_done = false;
+  // Set by the thread of the stream.
+  std::atomic<bool> is_done{false};
 
   ~Run() {
     for (auto &[name, buffer] : buffers)
@@ -97,7 +99,6 @@ struct Run {
       DataType type = in.tensor->type, to = out.tensor->type;
       char *result = static_cast<char *>(out.bytes), *first = static_cast<char *>(in.bytes);
       size_t count = count_of(in.dims), made = count_of(out.dims);
-      double sum = 0;
       if (operation.what == "identity") {
         memcpy(result, first, out.size);
       } else if (operation.what == "add") {
@@ -108,11 +109,12 @@ struct Run {
       } else if (operation.what == "rows") {
         size_t rows = in.dims.empty() ? 1 : in.dims[0], width = rows == 0 ? 0 : count / rows;
         for (size_t row = 0; row < rows; ++row) {
-          sum = 0;
+          double sum = 0;
           for (size_t index = 0; index < width; ++index) sum += value_at(first, type, row * width + index);
           set_value(result, to, row, sum);
         }
       } else if (operation.what == "fill") {
+        double sum = 0;
         for (size_t index = 0; index < count; ++index) sum += value_at(first, type, index);
         for (size_t index = 0; index < made; ++index) set_value(result, to, index, sum);
       } else if (operation.what == "profile") {
@@ -137,9 +139,9 @@ void finish(void *run) {
   tally("done");
 }
 
-class Context : public ContextStub {
+class ContextImpl : public ContextStub {
  public:
-  Context(const Plan *plan, ILogger *logger) : plan_(plan), logger_(logger) {}
+  ContextImpl(const Plan *plan, ILogger *logger) : plan_(plan), logger_(logger) {}
 #if SINCE_10
   IExecutionContext *getPImpl() noexcept override { return nullptr; }
 #endif
@@ -181,8 +183,7 @@ class Context : public ContextStub {
 
   int32_t inferShapes(int32_t, char const **) noexcept override {
     for (const Tensor &tensor : plan_->tensors)
-      if (tensor.is_input && (count_of(shape_of(tensor)) == 0 && is_open(shape_of(tensor)) || (tensor.is_shape && !addresses_[tensor.name])))
-        return 1;
+      if (tensor.is_input && (is_open(shape_of(tensor)) || (tensor.is_shape && !addresses_[tensor.name]))) return 1;
     return 0;
   }
 
@@ -217,7 +218,7 @@ class Context : public ContextStub {
         dim = (dim + tensor.components - 1) / tensor.components * tensor.components;
       }
       buffer.size = count_of(filled) * bytes_of(tensor.type);
-      if (driver.allocate(&buffer.bytes, buffer.size + 1, 0) != 0) return false;
+      if (driver.allocate(&buffer.bytes, buffer.size + 1, 0) != 0) return refuse("no pinned memory for " + tensor.name);
       if (tensor.is_input) {
         line += " " + tensor.name + "=";
         for (size_t index = 0; index < buffer.dims.size(); ++index) line += (index ? "," : "") + std::to_string(buffer.dims[index]);
@@ -225,9 +226,8 @@ class Context : public ContextStub {
       run->buffers[tensor.name] = buffer;
     }
     tally(line);
-    Run &made = *run;
     runs_.push_back(std::move(run));
-    return put(made, driver, stream);
+    return put(*runs_.back(), driver, stream);
   }
 
  private:
@@ -237,7 +237,7 @@ class Context : public ContextStub {
     return false;
   }
 
-  bool put(Run &run, const Driver &driver, void *stream) {
+  bool put(Run &run, const Driver &driver, cudaStream_t stream) {
     for (auto &[name, buffer] : run.buffers) {
       if (!buffer.tensor->is_input || buffer.size == 0) continue;
       if (addresses_[name] == nullptr) return refuse("no address of " + name);
@@ -246,43 +246,52 @@ class Context : public ContextStub {
       else if (driver.copy(address(buffer.bytes), address(addresses_[name]), buffer.size, stream) != 0)
         return refuse("cannot copy " + name);
     }
-    // Sizes that only the values tell: TensorRT waits as well.
     for (const Operation &operation : plan_->operations)
-      if (operation.what == "positive" && !late(run, operation, driver, stream)) return false;
+      if (operation.what == "positive" && !select_positive(run, operation, driver, stream)) return false;
     if (driver.call(stream, compute, &run) != 0) return refuse("cannot compute");
-    for (auto &[name, buffer] : run.buffers) {
-      if (buffer.tensor->is_input) continue;
-      if (buffer.tensor->is_shape) {
-        for (const Operation &operation : plan_->operations)
-          if (operation.output == name && operation.what == "dims") {
-            const std::vector<int64_t> dims = run.buffers.at(operation.inputs.at(0)).dims;
-            for (size_t index = 0; index < dims.size(); ++index) set_value(static_cast<char *>(addresses_[name]), buffer.tensor->type, index, static_cast<double>(dims[index]));
-          }
-        continue;
+    for (const Operation &operation : plan_->operations) {
+      Buffer &output = run.buffers.at(operation.output);
+      if (output.tensor->is_shape) {
+        if (operation.what == "dims") write_dims(output, run.buffers.at(operation.inputs.at(0)).dims);
+      } else if (!put_output(output, operation, driver, stream)) {
+        return false;
       }
-      auto allocator = allocators_.find(name);
-      if (allocator != allocators_.end() && !is_late(name)) {
-#if SINCE_10
-        addresses_[name] = allocator->second->reallocateOutputAsync(name.c_str(), nullptr, buffer.size, 256, static_cast<cudaStream_t>(stream));
-#else
-        addresses_[name] = allocator->second->reallocateOutput(name.c_str(), nullptr, buffer.size, 256);
-#endif
-        allocator->second->notifyShape(name.c_str(), dims_of(buffer.dims));
-      }
-      if (buffer.size == 0) continue;
-      if (addresses_[name] == nullptr) return refuse("no address of " + name);
-      if (driver.copy(address(addresses_[name]), address(buffer.bytes), buffer.size, stream) != 0) return refuse("cannot copy " + name);
     }
     return driver.call(stream, finish, &run) == 0;
   }
 
-  bool is_late(const std::string &name) const {
-    for (const Operation &operation : plan_->operations)
-      if (operation.output == name && operation.what == "positive") return true;
-    return false;
+  void write_dims(const Buffer &output, const std::vector<int64_t> &dims) {
+    auto *values = static_cast<char *>(addresses_[output.tensor->name]);
+    for (size_t index = 0; index < dims.size(); ++index) set_value(values, output.tensor->type, index, static_cast<double>(dims[index]));
   }
 
-  bool late(Run &run, const Operation &operation, const Driver &driver, void *stream) {
+  bool put_output(const Buffer &output, const Operation &operation, const Driver &driver, cudaStream_t stream) {
+    const std::string &name = operation.output;
+    // That of `positive` has been allocated.
+    if (operation.what != "positive" && allocators_.count(name) != 0 && !allocate_output(output, stream)) return false;
+    if (output.size == 0) return true;
+    if (addresses_[name] == nullptr) return refuse("no address of " + name);
+    if (driver.copy(address(addresses_[name]), address(output.bytes), output.size, stream) != 0) return refuse("cannot copy " + name);
+    return true;
+  }
+
+  // Has the caller allocate an output, and tells it the shape.
+  bool allocate_output(const Buffer &output, cudaStream_t stream) {
+    const std::string &name = output.tensor->name;
+    IOutputAllocator &allocator = *allocators_.at(name);
+#if SINCE_10
+    addresses_[name] = allocator.reallocateOutputAsync(name.c_str(), nullptr, output.size, 256, stream);
+#else
+    (void)stream;
+    addresses_[name] = allocator.reallocateOutput(name.c_str(), nullptr, output.size, 256);
+#endif
+    if (addresses_[name] == nullptr && output.size > 0) return refuse("no memory for " + name);
+    allocator.notifyShape(name.c_str(), dims_of(output.dims));
+    return true;
+  }
+
+  // The size of this output depends on values: as TensorRT does, this waits for them.
+  bool select_positive(Run &run, const Operation &operation, const Driver &driver, cudaStream_t stream) {
     if (driver.synchronize(stream) != 0) return refuse("cannot wait");
     Buffer &in = run.buffers.at(operation.inputs.at(0)), &out = run.buffers.at(operation.output);
     std::vector<double> found;
@@ -294,19 +303,10 @@ class Context : public ContextStub {
     out.bytes = nullptr;
     out.dims = {static_cast<int64_t>(found.size())};
     out.size = found.size() * bytes_of(out.tensor->type);
-    if (driver.allocate(&out.bytes, out.size + 1, 0) != 0) return false;
+    if (driver.allocate(&out.bytes, out.size + 1, 0) != 0) return refuse("no pinned memory for " + operation.output);
     for (size_t index = 0; index < found.size(); ++index) set_value(static_cast<char *>(out.bytes), out.tensor->type, index, found[index]);
-    auto allocator = allocators_.find(operation.output);
-    if (allocator == allocators_.end()) return refuse("no allocator of " + operation.output);
-#if SINCE_10
-    void *memory = allocator->second->reallocateOutputAsync(operation.output.c_str(), nullptr, out.size, 256, static_cast<cudaStream_t>(stream));
-#else
-    void *memory = allocator->second->reallocateOutput(operation.output.c_str(), nullptr, out.size, 256);
-#endif
-    if (memory == nullptr && out.size > 0) return refuse("no memory for " + operation.output);
-    addresses_[operation.output] = memory;
-    allocator->second->notifyShape(operation.output.c_str(), dims_of(out.dims));
-    return true;
+    if (allocators_.count(operation.output) == 0) return refuse("no allocator of " + operation.output);
+    return allocate_output(out, stream);
   }
 
   bool refuse(const std::string &text) {
@@ -359,19 +359,19 @@ class Context : public ContextStub {
   std::vector<std::unique_ptr<Run>> runs_;
 };
 
-// TensorRT's classes hold their table of functions in a member that only they set.
-class ContextFace : public IExecutionContext {
+// TensorRT's classes hold their table of functions in a member, mImpl, that only they set.
+class Context : public IExecutionContext {
  public:
-  ContextFace(const Plan *plan, ILogger *logger) : context_(plan, logger) { mImpl = &context_; }
-  ~ContextFace() noexcept override = default;
+  Context(const Plan *plan, ILogger *logger) : context_(plan, logger) { mImpl = &context_; }
+  ~Context() noexcept override = default;
 
  private:
-  Context context_;
+  ContextImpl context_;
 };
 
-class Engine : public EngineStub {
+class EngineImpl : public EngineStub {
  public:
-  Engine(Plan plan, ILogger *logger) : plan_(std::move(plan)), logger_(logger) {}
+  EngineImpl(Plan plan, ILogger *logger) : plan_(std::move(plan)), logger_(logger) {}
 #if SINCE_10
   ICudaEngine *getPImpl() noexcept override { return nullptr; }
   IExecutionContext *createExecutionContext(ExecutionContextAllocationStrategy) noexcept override { return create(); }
@@ -440,25 +440,25 @@ class Engine : public EngineStub {
       logger_->log(ILogger::Severity::kERROR, "the double has no memory for a context");
       return nullptr;
     }
-    return new ContextFace(&plan_, logger_);
+    return new Context(&plan_, logger_);
   }
 
   Plan plan_;
   ILogger *logger_;
 };
 
-class EngineFace : public ICudaEngine {
+class Engine : public ICudaEngine {
  public:
-  EngineFace(Plan plan, ILogger *logger) : engine_(std::move(plan), logger) { mImpl = &engine_; }
-  ~EngineFace() noexcept override = default;
+  Engine(Plan plan, ILogger *logger) : engine_(std::move(plan), logger) { mImpl = &engine_; }
+  ~Engine() noexcept override = default;
 
  private:
-  Engine engine_;
+  EngineImpl engine_;
 };
 
-class Runtime : public RuntimeStub {
+class RuntimeImpl : public RuntimeStub {
  public:
-  explicit Runtime(ILogger *logger) : logger_(logger) {}
+  explicit RuntimeImpl(ILogger *logger) : logger_(logger) {}
 #if SINCE_10
   IRuntime *getPImpl() noexcept override { return nullptr; }
   nvinfer1::ICudaEngine *deserializeCudaEngine(void const *blob, size_t size) noexcept override { return read(blob, size); }
@@ -492,20 +492,20 @@ class Runtime : public RuntimeStub {
       logger_->log(ILogger::Severity::kERROR, "the double: the plan is damaged");
       return nullptr;
     }
-    return new EngineFace(std::move(plan), logger_);
+    return new Engine(std::move(plan), logger_);
   }
 
   ILogger *logger_;
   bool allows_host_code_ = false;
 };
 
-class RuntimeFace : public IRuntime {
+class Runtime : public IRuntime {
  public:
-  explicit RuntimeFace(ILogger *logger) : runtime_(logger) { mImpl = &runtime_; }
-  ~RuntimeFace() noexcept override = default;
+  explicit Runtime(ILogger *logger) : runtime_(logger) { mImpl = &runtime_; }
+  ~Runtime() noexcept override = default;
 
  private:
-  Runtime runtime_;
+  RuntimeImpl runtime_;
 };
 
 }  // namespace
@@ -520,7 +520,7 @@ EXPORT int32_t getInferLibVersion() noexcept {
 #endif
 }
 
-EXPORT void *createInferRuntime_INTERNAL(void *logger, int32_t) noexcept { return new RuntimeFace(static_cast<ILogger *>(logger)); }
+EXPORT void *createInferRuntime_INTERNAL(void *logger, int32_t) noexcept { return new Runtime(static_cast<ILogger *>(logger)); }
 
 EXPORT bool initLibNvInferPlugins(void *, char const *) {
   tally("plugins");

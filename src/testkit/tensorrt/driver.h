@@ -1,4 +1,4 @@
-// What the double calls of CUDA's driver, which the server has opened: the machine's own, or the double of it.
+// The functions of CUDA's driver that the double calls, from the library that the server has opened: the machine's own, or its double.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// What a plan of the double says: the lines of a text.
+// Plans of the double: lines of a text.
 //
 //   conch-double <major>                 the first line; the major version of TensorRT that the plan is for
 //   input <name> <type> <dims> [shape]   dims as `-1,16`, `-` for none; a shape tensor lies in host memory

@@ -23,7 +23,7 @@
 #define PRODUCT "TensorRT"
 #define MARK ""
 #endif
-// Functions that are there from a version of the headers on.
+// Whether the headers are of a version or a later one; TensorRT for RTX counts as the latest.
 #define SINCE(major, minor) (IS_RTX || NV_TENSORRT_MAJOR > major || (NV_TENSORRT_MAJOR == major && NV_TENSORRT_MINOR >= minor))
 #define TEXT_OF(number) #number
 #define TEXT(number) TEXT_OF(number)
@@ -55,13 +55,13 @@ class Logger : public ILogger {
  public:
   Logger(conch_tensorrt_log log, void *owner) : log_(log), owner_(owner) {}
   void log(Severity severity, char const *text) noexcept override {
-    if (severity <= Severity::kERROR) ++errors_;
+    if (severity <= Severity::kERROR) has_errors_ = true;
     log_(owner_, static_cast<int32_t>(severity), text);
   }
-  bool has_errors() const { return errors_ != 0; }
+  bool has_errors() const { return has_errors_; }
 
  private:
-  std::atomic<int> errors_{0};
+  std::atomic<bool> has_errors_{false};
   conch_tensorrt_log log_;
   void *owner_;
 };

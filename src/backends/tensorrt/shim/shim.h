@@ -98,7 +98,7 @@ void conch_tensorrt_context_delete(conch_tensorrt_context *context);
 int32_t conch_tensorrt_set_profile(conch_tensorrt_context *context, int32_t profile, void *stream);
 int32_t conch_tensorrt_set_shape(conch_tensorrt_context *context, const char *name, const conch_tensorrt_shape *shape);
 int32_t conch_tensorrt_set_address(conch_tensorrt_context *context, const char *name, void *address);
-/* `outputs` lives as long as the context. */
+/* `outputs` is copied; its `owner` outlives the context. */
 int32_t conch_tensorrt_set_outputs(conch_tensorrt_context *context, const char *name, const conch_tensorrt_outputs *outputs);
 /* Whether shapes and shape values of all inputs are known. */
 int32_t conch_tensorrt_infer_shapes(conch_tensorrt_context *context);
