@@ -18,12 +18,15 @@ def scale_of(length):
         power *= 10
 
 
-def drawn(title, batches):
+def draw(title, batches):
     """`batches` are their stages' borders in ns: begin, kernels, copy out, end. The first of them are drawn, sorted by begin."""
     batches = sorted(batches)[:BATCH_MAX]
     first = batches[0][0]
     length = max(stages[3] for stages in batches) - first
-    at = lambda ns: LEFT + (ns - first) / max(length, 1) * (WIDTH - LEFT - 20)  # noqa: E731
+
+    def at(ns):
+        return LEFT + (ns - first) / max(length, 1) * (WIDTH - LEFT - 20)
+
     height = TOP + len(batches) * (ROW + GAP) + 16
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">',
              f"<title>{html.escape(title)}</title>",

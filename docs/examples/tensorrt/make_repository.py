@@ -12,16 +12,21 @@ import shutil
 import sys
 
 
+CAPABILITY = r"(\d+\.\d+)=(.+)"
+
+
 def main():
     words = [word for word in sys.argv[1:] if word != "--graphs"]
     if len(words) < 3 or words[0].startswith("-"):
         sys.exit(__doc__)
     directory, name, *plans = words
+    if sum(re.fullmatch(CAPABILITY, plan) is None for plan in plans) > 1:
+        sys.exit("one PLAN at most is for all GPUs: name the capability of the others")
     version = pathlib.Path(directory, name, "1")
     version.mkdir(parents=True, exist_ok=True)
     config = 'platform: "tensorrt_plan"\n'
     for plan in plans:
-        capability = re.fullmatch(r"(\d+\.\d+)=(.+)", plan)
+        capability = re.fullmatch(CAPABILITY, plan)
         file = f"{capability[1]}.plan" if capability else "model.plan"
         shutil.copyfile(capability[2] if capability else plan, version / file)
         if capability:
