@@ -61,6 +61,37 @@ class FaultFile:
             self.order(self.NONE)
 
 
+class TallyFile:
+    """The file in which the double of the driver counts the copies and kernels that are done; servers are told of it by `environment`."""
+
+    def __init__(self, directory):
+        self.path = pathlib.Path(directory) / "tally"
+        self.environment = {"CONCH_CUDA_DOUBLE_TALLY": str(self.path)}
+
+    @classmethod
+    def of_class(cls, case):
+        """One in a folder that goes with the class of tests."""
+        directory = tempfile.TemporaryDirectory(prefix="conch-cuda-tally-")
+        case.addClassCleanup(directory.cleanup)
+        return cls(directory.name)
+
+    def rows(self):
+        """Copies and bytes by where they were read and written; launches and threads by `kernel` and its name."""
+        rows = (row.split() for row in self.path.read_text().splitlines()) if self.path.exists() else ()
+        return {(source, target): (int(count), int(size)) for source, target, count, size in rows}
+
+    def during(self, work):
+        """What is counted while `work` runs."""
+        before = self.rows()
+        work()
+        counted = {}
+        for key, row in self.rows().items():
+            old = before.get(key, (0, 0))
+            if row != old:
+                counted[key] = (row[0] - old[0], row[1] - old[1])
+        return counted
+
+
 class Refused(Exception):
     """A call of the driver that failed, with its number."""
 

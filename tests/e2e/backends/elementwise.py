@@ -84,6 +84,11 @@ def normalized(images, target, scale, mean):
     return from_fp32(np.moveaxis(made, -1, -3), target)
 
 
+def listed(values):
+    """Numbers as a parameter has them."""
+    return ",".join(map(repr, values))
+
+
 def model(operation, inputs=(), outputs=(), batch=0, kind="KIND_CPU", count=1, extra="", **parameters):
     """A configuration; inputs and outputs are rows of (name, type, dims)."""
     text = f'backend: "gpu_elementwise"\nmax_batch_size: {batch}\n' + tensors("input", inputs) + tensors("output", outputs)

@@ -5,6 +5,7 @@ CONCH_TENSORRT_HEADERS names the headers of another version than the one that is
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -28,14 +29,17 @@ VERSION, IS_RTX = read_version()
 MAJOR = VERSION[0]
 
 
-def double(headers=HEADERS):
-    """The path of the double, made now unless it is there, as is the shim; skips where they cannot be."""
-    if not (headers / "NvInferRuntime.h").exists():
-        raise unittest.SkipTest(f"the headers of TensorRT are not in {headers}: run scripts/fetch-runtime tensorrt tensorrt_rtx")
-    for arguments in ([headers, SHIMS], ["--double", headers]):
+def double():
+    """The path of the double, made now unless it is there, as is the shim; skips without headers or a compiler."""
+    if not (HEADERS / "NvInferRuntime.h").exists():
+        raise unittest.SkipTest(f"the headers of TensorRT are not in {HEADERS}: run scripts/fetch-runtime tensorrt tensorrt_rtx")
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise unittest.SkipTest(f"{compiler} is not there to compile the double of TensorRT")
+    for arguments in ([HEADERS, SHIMS], ["--double", HEADERS]):
         run = subprocess.run([servers.ROOT / "scripts/build-tensorrt-shim", *arguments], capture_output=True, text=True, check=False)
         if run.returncode:
-            raise unittest.SkipTest(f"scripts/build-tensorrt-shim {arguments[0]}: {run.stderr[-500:]}")
+            raise RuntimeError(f"scripts/build-tensorrt-shim {arguments[0]}: {run.stderr[-2000:]}")
     return pathlib.Path(run.stdout.strip())
 
 

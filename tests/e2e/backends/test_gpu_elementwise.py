@@ -13,16 +13,12 @@ import numpy as np
 import elementwise
 import server as servers
 from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
-from elementwise import FLOATS, TYPES, edges, model
+from elementwise import FLOATS, TYPES, edges, listed, model
 from test_gpus import GpuCase
 
 EXAMPLE = servers.ROOT / "docs/examples/gpu_elementwise/make_repository.py"
 MEAN, SCALE = (123.675, 116.28, 103.53), (0.017124754, 0.017507003, 0.017429194)
 THREE = ((0.1, -2.0, 1e30), (1.0, 0.3, -1e30))
-
-
-def listed(values):
-    return ",".join(map(repr, values))
 
 
 def add_models(repository, kind):

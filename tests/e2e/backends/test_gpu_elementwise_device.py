@@ -4,9 +4,6 @@ With CONCH_CUDA=real the tests that do not look into the double run on the machi
 
 import concurrent.futures
 import json
-import os
-import pathlib
-import tempfile
 import unittest
 
 import numpy as np
@@ -15,7 +12,7 @@ import cuda
 import elementwise
 import server as servers
 from case import conch_only, needs_library
-from elementwise import edges, model
+from elementwise import edges, listed, model
 from region import FLAG, part
 from repository import Repository, identity, tensors
 from test_gpus import GpuCase, families
@@ -26,10 +23,6 @@ POOL = "conch_gpu_memory_pool_used_bytes"
 PIXELS, MEAN, SCALE = (32, 24), (120.0, 110.0, 100.0), (0.02, 0.03, 0.04)
 IMAGE = (*PIXELS, 3)
 COUNT = 3 * PIXELS[0] * PIXELS[1]
-
-
-def listed(values):
-    return ",".join(map(repr, values))
 
 
 def steps(*rows):
@@ -137,23 +130,9 @@ class Ways(DeviceCase):
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="conch-elementwise-tally-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.path = pathlib.Path(directory.name) / "tally"
-        cls.environment = {"CONCH_CUDA_DOUBLE_TALLY": str(cls.path)}
+        cls.tally = cuda.TallyFile.of_class(cls)
+        cls.environment = cls.tally.environment
         super().setUpClass()
-
-    def tally(self):
-        rows = (row.split() for row in self.path.read_text().splitlines()) if self.path.exists() else ()
-        return {(source, target): (int(count), int(size)) for source, target, count, size in rows}
-
-    def work(self, do):
-        """What is counted while `do` runs."""
-        before = self.tally()
-        do()
-        after = self.tally()
-        changed = {way: tuple(np.subtract(found, before.get(way, (0, 0))).tolist()) for way, found in after.items()}
-        return {way: found for way, found in changed.items() if found != (0, 0)}
 
     def test_a_pipeline_stays_on_the_device(self):
         images = edges("UINT8", 4 * COUNT).reshape(4, *IMAGE)
@@ -166,7 +145,7 @@ class Ways(DeviceCase):
             status, head, _ = self.ask("pipeline", inputs, "RESULT", part("out", 0, 2 * images.size))
             self.assertEqual(status, 200, head)
         # Identity in the middle copies on the device. The result alone leaves it, as a client may be anywhere, and goes to its region.
-        self.assertEqual(self.work(ask), {("device", "device"): (1, 4 * images.size), ("kernel", "elementwise"): (2, 2 * images.size),
+        self.assertEqual(self.tally.during(ask), {("device", "device"): (1, 4 * images.size), ("kernel", "elementwise"): (2, 2 * images.size),
                                           ("device", "pinned"): (1, 2 * images.size), ("pinned", "device"): (1, 2 * images.size)})
         self.assertTrue(target.read() == expected_pipeline(images).tobytes())
 
@@ -176,7 +155,7 @@ class Ways(DeviceCase):
         def ask():
             status, head, found = self.ask("pipeline", {"IMAGE": ("UINT8", images.shape, images.tobytes())}, "RESULT")
             self.assertEqual((status, len(found)), (200, 2 * images.size), head)
-        work = self.work(ask)
+        work = self.tally.during(ask)
         self.assertEqual(work.pop(("kernel", "elementwise")), (2, 2 * images.size))
         self.assertEqual(work.pop(("device", "device")), (1, 4 * images.size))
         self.assertEqual(sum(size for (source, _), (_, size) in work.items() if source != "device"), images.nbytes, work)
@@ -191,7 +170,7 @@ class Ways(DeviceCase):
                 asked = pool.map(lambda values: self.ask("batched", {"A": ("INT8", values.shape, values.tobytes())}), rows)
                 for values, (status, head, found) in zip(rows, asked):
                     self.assertEqual((status, found), (200, elementwise.affine(values, "INT8", "FP32", scale, offset).tobytes()), head)
-        work = self.work(ask_all)
+        work = self.tally.during(ask_all)
         batches = self.server.statistics("batched")["execution_count"]
         launches, threads = work[("kernel", "elementwise")]
         self.assertEqual(launches, batches, "a launch for each batch, whatever its requests")
@@ -200,7 +179,7 @@ class Ways(DeviceCase):
 
     def test_empty_tensors_run_nothing(self):
         empty = np.zeros(0, np.float32)
-        self.assertEqual(self.work(lambda: self.assert_casts(empty)), {})
+        self.assertEqual(self.tally.during(lambda: self.assert_casts(empty)), {})
 
 
 @conch_only
@@ -318,30 +297,19 @@ class Slow(DeviceCase):
                 until_equal(threads, 0, "the number of streams")
 
 
-def keeps_batches_in_flight():
-    """Whether the server polls instances instead of waiting for each batch: it then has the names of the functions for it."""
-    program = pathlib.Path(os.environ.get("CONCH", servers.built("conch")))
-    return program.exists() and b"CONCH_ModelInstancePoll" in program.read_bytes()
-
-
 @conch_only
 @unittest.skipIf(cuda.IS_REAL, "has the faults of the double")
-@unittest.skipUnless(keeps_batches_in_flight(), "the server executes one batch of an instance at a time")
 class InFlight(DeviceCase):
     """Batches of one instance beside each other."""
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="conch-elementwise-flights-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.path = pathlib.Path(directory.name) / "tally"
-        cls.faults = cuda.FaultFile.of_class(cls)
-        cls.environment = {**cls.faults.environment, "CONCH_CUDA_DOUBLE_TALLY": str(cls.path)}
+        cls.faults, cls.tally = cuda.FaultFile.of_class(cls), cuda.TallyFile.of_class(cls)
+        cls.environment = {**cls.faults.environment, **cls.tally.environment}
         super().setUpClass()
 
     def launches(self):
-        rows = (row.split() for row in self.path.read_text().splitlines()) if self.path.exists() else ()
-        return sum(int(count) for source, _, count, _ in rows if source == "kernel")
+        return sum(count for (source, _), (count, _) in self.tally.rows().items() if source == "kernel")
 
     def test_others_run_while_one_hangs(self):
         """One kernel hangs; those of batches on other streams run meanwhile. All have their answers when it ends."""

@@ -4,10 +4,8 @@ Runs against the double of the driver in src/testkit/cuda, or against the machin
 
 import itertools
 import json
-import pathlib
 import queue
 import random
-import tempfile
 import threading
 import unittest
 
@@ -353,28 +351,9 @@ class Ways(IdentityCase):
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="conch-gpu-tally-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.tally_path = pathlib.Path(directory.name) / "tally"
-        cls.environment = {"CONCH_CUDA_DOUBLE_TALLY": str(cls.tally_path)}
+        cls.tally = cuda.TallyFile.of_class(cls)
+        cls.environment = cls.tally.environment
         super().setUpClass()
-
-    def tally(self):
-        """Copies and bytes, by where they were read and written."""
-        if not self.tally_path.exists():
-            return {}
-        rows = (row.split() for row in self.tally_path.read_text().splitlines())
-        return {(source, target): (int(copies), int(byte_count)) for source, target, copies, byte_count in rows}
-
-    def copies(self, work):
-        before = self.tally()
-        work()
-        changed = {}
-        for way, (copies, byte_count) in self.tally().items():
-            old = before.get(way, (0, 0))
-            if (copies, byte_count) != old:
-                changed[way] = (copies - old[0], byte_count - old[1])
-        return changed
 
     def test_device_to_device_touches_no_host_memory(self):
         for source_device, target_device in itertools.product(DEVICES, DEVICES):
@@ -383,7 +362,7 @@ class Ways(IdentityCase):
             self.registered("out", target)
             with self.subTest(source=source_device, target=target_device):
                 ask = lambda: self.assert_repeats(f"gpu{target_device}", given, part("in", 0, LARGE), part("out", 0, LARGE), target)
-                self.assertEqual(self.copies(ask), {("device", "device"): (1, LARGE)})
+                self.assertEqual(self.tally.during(ask), {("device", "device"): (1, LARGE)})
             self.unregister()
 
     def test_bodies_pass_through_pinned_memory(self):
@@ -391,12 +370,12 @@ class Ways(IdentityCase):
         self.registered("in", self.array(LARGE, given))
         self.registered("out", target)
         ask = lambda: self.assert_repeats("gpu0", given, target=part("out", 0, LARGE), into=target)
-        self.assertEqual(self.copies(ask), {("pinned", "device"): (1, LARGE)})
+        self.assertEqual(self.tally.during(ask), {("pinned", "device"): (1, LARGE)})
         ask = lambda: self.assert_repeats("gpu0", given, source=part("in", 0, LARGE))
-        self.assertEqual(self.copies(ask), {("device", "pinned"): (1, LARGE)})
+        self.assertEqual(self.tally.during(ask), {("device", "pinned"): (1, LARGE)})
 
     def test_host_to_host_leaves_the_device_alone(self):
-        self.assertEqual(self.copies(lambda: self.assert_repeats("gpu0", content(LARGE))), {})
+        self.assertEqual(self.tally.during(lambda: self.assert_repeats("gpu0", content(LARGE))), {})
 
 
 @conch_only

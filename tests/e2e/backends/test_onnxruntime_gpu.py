@@ -75,9 +75,10 @@ class OnnxGpuCase(FrameworkCase, GpuCase):
         directory = tempfile.TemporaryDirectory(prefix="conch-ort-double-")
         cls.addClassCleanup(directory.cleanup)
         cls.folder = pathlib.Path(directory.name)
+        cls.tally = cuda.TallyFile(cls.folder)
         cls.environment = {"CONCH_ONNXRUNTIME_LIBRARY": str(DOUBLE), "CONCH_ORT_DOUBLE_LIBRARY": str(NEWEST.library),
                            "CONCH_ORT_DOUBLE_RECORD": str(cls.folder / "record"), "CONCH_ORT_DOUBLE": cls.orders,
-                           "CONCH_CUDA_DOUBLE_TALLY": str(cls.folder / "tally"), **(cls.environment or {})}
+                           **cls.tally.environment, **(cls.environment or {})}
         super().setUpClass()
 
     def told(self, event):
@@ -88,13 +89,7 @@ class OnnxGpuCase(FrameworkCase, GpuCase):
 
     def copies(self, work):
         """Copies by where they were read and written: those of the backend, without the double's own, whose memory is pageable."""
-        def tally():
-            path = self.folder / "tally"
-            rows = [row.split() for row in path.read_text().splitlines()] if path.exists() else []
-            return {(source, target): int(count) for source, target, count, _ in rows if "pageable" not in (source, target)}
-        before = tally()
-        work()
-        return {way: count - before.get(way, 0) for way, count in tally().items() if count != before.get(way, 0)}
+        return {ends: count for ends, (count, _) in self.tally.during(work).items() if "pageable" not in ends}
 
     def place(self, name, config=BACKEND + ON_GPU, model=onnx_faults.SOUND):
         self.repository.model(name, config, files={"1/model.onnx": model})

@@ -45,11 +45,11 @@ class TensorrtCase(GpuCase):
         library = plans.double()
         directory = tempfile.TemporaryDirectory(prefix="conch-tensorrt-")
         cls.addClassCleanup(directory.cleanup)
-        cls.tally_file, cls.copies_file = (pathlib.Path(directory.name) / name for name in ("runs", "copies"))
+        cls.runs_file, cls.tally = pathlib.Path(directory.name) / "runs", cuda.TallyFile(directory.name)
         cls.faults = cuda.FaultFile(directory.name)
         cls.flags = (*cls.flags, f"--backend-config=tensorrt,library={library}", *cls.backend_flags)
-        cls.environment = {**(cls.environment or {}), **cls.faults.environment, "CONCH_TENSORRT_SHIM": str(plans.SHIMS),
-                           "CONCH_TENSORRT_DOUBLE_TALLY": str(cls.tally_file), "CONCH_CUDA_DOUBLE_TALLY": str(cls.copies_file)}
+        cls.environment = {**(cls.environment or {}), **cls.faults.environment, **cls.tally.environment,
+                           "CONCH_TENSORRT_SHIM": str(plans.SHIMS), "CONCH_TENSORRT_DOUBLE_TALLY": str(cls.runs_file)}
         super().setUpClass()
 
     @classmethod
@@ -77,7 +77,7 @@ class TensorrtCase(GpuCase):
 
     def said(self):
         """Lines of the double, in order."""
-        return self.tally_file.read_text().splitlines() if self.tally_file.exists() else []
+        return self.runs_file.read_text().splitlines() if self.runs_file.exists() else []
 
     def runs(self):
         """Those of runs and captures, with profiles and shapes."""
@@ -87,14 +87,6 @@ class TensorrtCase(GpuCase):
         before = len(self.runs())
         ask()
         return self.runs()[before:]
-
-    def copies(self):
-        """Copies that the driver has done, by their ends."""
-        counts = {}
-        for line in self.copies_file.read_text().splitlines():
-            source, target, count, _ = line.split()
-            counts[source, target] = int(count)
-        return counts
 
     def wait_for_line(self, words):
         until(lambda: any(words in line for line in self.server.lines), f"a line with '{words}'", 5)
@@ -297,13 +289,12 @@ class Serves(TensorrtCase):
             self.registered(name, array)
         inputs = [{"name": name.upper(), "datatype": "FP32", "shape": [2, 16], "parameters": part(name, 0, size)} for name in ("a", "b")]
         body = {"inputs": inputs, "outputs": [{"name": "Y", "parameters": part("y", 0, size)}]}
-        before = self.copies()
-        status, _, reply = self.infer(body, model="add")
-        self.assertEqual(status, 200, reply)
+
+        def ask():
+            status, _, reply = self.infer(body, model="add")
+            self.assertEqual(status, 200, reply)
+        self.assertEqual(self.tally.during(ask), {("device", "pinned"): (2, 2 * size), ("pinned", "device"): (1, size)})
         self.assertEqual(numpy.frombuffer(arrays["y"].read(), numpy.float32).tolist(), (first + second).ravel().tolist())
-        after = self.copies()
-        made = {ends: after[ends] - before.get(ends, 0) for ends in after if after[ends] != before.get(ends, 0)}
-        self.assertEqual(made, {("device", "pinned"): 2, ("pinned", "device"): 1})
 
     def test_calls_that_fail_fail_their_request(self):
         """Whatever the driver refuses, now or later: the request gets an error, and the next one its answer."""
@@ -377,8 +368,8 @@ class Graphs(TensorrtCase):
     def test_batches_of_other_content_do_not_leak(self):
         """Rows of the graph beyond the batch are of an earlier one: nobody sees them."""
         self.answer("lower", 4)
-        found = self.ask_model("lower", A=floats(2, 16, seed=9), B=floats(2, 16, seed=10))["Y"]
-        self.assertEqual(found.shape, (2, 16))
+        a, b = floats(2, 16, seed=9), floats(2, 16, seed=10)
+        self.assertEqual(self.ask_model("lower", A=a, B=b)["Y"].tolist(), (a + b).tolist())
 
     def test_what_cannot_be_captured_runs(self):
         self.assertEqual(self.answer("uncaptured", 2), ["run 0 A=2,16 B=2,16"])
@@ -474,8 +465,11 @@ class Refuses(TensorrtCase):
         with tempfile.TemporaryDirectory() as folder:
             plan = pathlib.Path(folder) / "any.plan"
             plan.write_bytes(plans.add().bytes())
-            subprocess.run([servers.ROOT / "docs/examples/tensorrt/make_repository.py", "--graphs", self.repository.path, "example", plan,
-                            f"9.0={plan}"], check=True)
+            program = servers.ROOT / "docs/examples/tensorrt/make_repository.py"
+            two = subprocess.run([program, folder, "two", plan, plan], capture_output=True, text=True, check=False)
+            self.assertEqual((two.returncode, pathlib.Path(folder, "two").exists()), (1, False), "two plans for all GPUs")
+            self.assertIn("one PLAN at most is for all GPUs", two.stderr)
+            subprocess.run([program, "--graphs", self.repository.path, "example", plan, f"9.0={plan}"], check=True)
         self.assertEqual(load(self.server, "example"), (200, None))
         a = floats(8, 16)
         self.assertEqual(self.runs_of(lambda: self.assertEqual(self.ask_model("example", A=a, B=a)["Y"].tolist(), (a + a).tolist())), [])
@@ -516,7 +510,6 @@ class InFlight(TensorrtCase):
             most = max(most, in_flight)
         self.assertEqual((in_flight, len(said)), (0, 240))
         self.assertLessEqual(most, 2, "no more than the instance has buffers for")
-
 
     def test_a_model_is_unloaded_with_batches_in_flight(self):
         """Every request has its answer, or is refused because the model is gone."""
