@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::decode::{InferRequest, OutputForm};
 use crate::api::Classes;
 use crate::http::answer::{ContentType, HttpResponse};
+use crate::http::json::number_text::{self, NumberRoom};
 use crate::http::json::write;
 
 /// From this many bytes of outputs in JSON on, encoding leaves the shard: about half a millisecond
@@ -29,9 +30,8 @@ pub(crate) fn json_work_bytes(response: &Response, request: &InferRequest) -> us
 /// `\u0001`.
 const TEXT_PER_BYTE: u64 = 6;
 
-/// The longest text of an element that is no string, with its comma: a double has at most 24
-/// characters.
-const ELEMENT_TEXT_BYTES_MAX: usize = 32;
+/// The longest text of a number, with its comma.
+const ELEMENT_TEXT_BYTES_MAX: usize = size_of::<NumberRoom>();
 /// Elements for which room is made at once.
 const SLICE_ELEMENTS: usize = 256;
 
@@ -187,39 +187,41 @@ pub(crate) fn write_data(body: &mut Vec<u8>, output: &Output) -> Result<(), Erro
             output.data_type.name()
         ))),
         DataType::Bytes => write_strings(body, output, bytes, count),
-        DataType::Bool => each(body, output, bytes, count, |body, [value]: [u8; 1]| {
-            body.extend_from_slice(if value == 0 { b"false" } else { b"true" });
+        DataType::Bool => each(body, output, bytes, count, |room, [value]: [u8; 1]| {
+            let text: &[u8] = if value == 0 { b"false" } else { b"true" };
+            room[..text.len()].copy_from_slice(text);
+            text.len()
         }),
-        DataType::Uint8 => each(body, output, bytes, count, |body, value| {
-            write::unsigned(body, u8::from_le_bytes(value).into())
+        DataType::Uint8 => each(body, output, bytes, count, |room, value| {
+            number_text::unsigned(room, u8::from_le_bytes(value).into())
         }),
-        DataType::Uint16 => each(body, output, bytes, count, |body, value| {
-            write::unsigned(body, u16::from_le_bytes(value).into())
+        DataType::Uint16 => each(body, output, bytes, count, |room, value| {
+            number_text::unsigned(room, u16::from_le_bytes(value).into())
         }),
-        DataType::Uint32 => each(body, output, bytes, count, |body, value| {
-            write::unsigned(body, u32::from_le_bytes(value).into())
+        DataType::Uint32 => each(body, output, bytes, count, |room, value| {
+            number_text::unsigned(room, u32::from_le_bytes(value).into())
         }),
-        DataType::Uint64 => each(body, output, bytes, count, |body, value| {
-            write::unsigned(body, u64::from_le_bytes(value))
+        DataType::Uint64 => each(body, output, bytes, count, |room, value| {
+            number_text::unsigned(room, u64::from_le_bytes(value))
         }),
-        DataType::Int8 => each(body, output, bytes, count, |body, value| {
-            write::signed(body, i8::from_le_bytes(value).into())
+        DataType::Int8 => each(body, output, bytes, count, |room, value| {
+            number_text::signed(room, i8::from_le_bytes(value).into())
         }),
-        DataType::Int16 => each(body, output, bytes, count, |body, value| {
-            write::signed(body, i16::from_le_bytes(value).into())
+        DataType::Int16 => each(body, output, bytes, count, |room, value| {
+            number_text::signed(room, i16::from_le_bytes(value).into())
         }),
-        DataType::Int32 => each(body, output, bytes, count, |body, value| {
-            write::signed(body, i32::from_le_bytes(value).into())
+        DataType::Int32 => each(body, output, bytes, count, |room, value| {
+            number_text::signed(room, i32::from_le_bytes(value).into())
         }),
-        DataType::Int64 => each(body, output, bytes, count, |body, value| {
-            write::signed(body, i64::from_le_bytes(value))
+        DataType::Int64 => each(body, output, bytes, count, |room, value| {
+            number_text::signed(room, i64::from_le_bytes(value))
         }),
         // Upstream widens first: the digits are those of the double.
-        DataType::Fp32 => each(body, output, bytes, count, |body, value| {
-            write::double(body, f32::from_le_bytes(value).into())
+        DataType::Fp32 => each(body, output, bytes, count, |room, value| {
+            number_text::double(room, f32::from_le_bytes(value).into())
         }),
-        DataType::Fp64 => each(body, output, bytes, count, |body, value| {
-            write::double(body, f64::from_le_bytes(value))
+        DataType::Fp64 => each(body, output, bytes, count, |room, value| {
+            number_text::double(room, f64::from_le_bytes(value))
         }),
     }
 }
@@ -237,20 +239,32 @@ fn each<const WIDTH: usize>(
     output: &Output,
     bytes: &[u8],
     count: usize,
-    mut write_one: impl FnMut(&mut Vec<u8>, [u8; WIDTH]),
+    mut write_one: impl FnMut(&mut NumberRoom, [u8; WIDTH]) -> usize,
 ) -> Result<(), Error> {
     if count.checked_mul(WIDTH) != Some(bytes.len()) {
         return Err(size_mismatch(output));
     }
     let (elements, _) = bytes.as_chunks::<WIDTH>();
-    for (index, slice) in elements.chunks(SLICE_ELEMENTS).enumerate() {
-        try_reserve(body, slice.len() * ELEMENT_TEXT_BYTES_MAX)?;
-        for (place, element) in slice.iter().enumerate() {
-            if index + place > 0 {
-                body.push(b',');
-            }
-            write_one(body, *element);
+    for slice in elements.chunks(SLICE_ELEMENTS) {
+        // An element is written into the room at the end of those before it, which is longer than
+        // any text with its comma.
+        let mut end = body.len();
+        let room_bytes = slice.len() * size_of::<NumberRoom>();
+        try_reserve(body, room_bytes)?;
+        body.resize(end + room_bytes, b',');
+        for element in slice {
+            let rest = body.get_mut(end..).unwrap_or_default();
+            let Some(room) = rest.first_chunk_mut() else {
+                break;
+            };
+            let length = write_one(room, *element);
+            room[length] = b',';
+            end += length + 1;
         }
+        body.truncate(end);
+    }
+    if !elements.is_empty() {
+        body.pop();
     }
     Ok(())
 }

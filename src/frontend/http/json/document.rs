@@ -7,6 +7,7 @@ use conch_memory::ByteView;
 
 use super::checker::{self, CheckStop, NODES_MAX, TensorArrays};
 use super::node::{JsonNode, NodeKind};
+use super::number::JsonNumber;
 
 /// A validated JSON text. Owns its bytes, so that it can move between threads.
 pub(crate) struct JsonDocument {
@@ -256,25 +257,25 @@ impl<'d> JsonValue<'d> {
         }
     }
 
-    fn number(self) -> Option<&'d [u8]> {
-        (self.node().kind == NodeKind::Number).then(|| self.text())
+    fn number(self) -> Option<JsonNumber<'d>> {
+        (self.node().kind == NodeKind::Number).then(|| JsonNumber::read(self.text(), 0))
     }
 
     pub(crate) fn as_unsigned(self) -> Result<u64, Error> {
         self.number()
-            .and_then(super::number::unsigned)
+            .and_then(JsonNumber::as_unsigned)
             .ok_or_else(|| mismatch("non-unsigned-integer as unsigned-integer"))
     }
 
     pub(crate) fn as_signed(self) -> Result<i64, Error> {
         self.number()
-            .and_then(super::number::signed)
+            .and_then(JsonNumber::as_signed)
             .ok_or_else(|| mismatch("non-signed-integer as signed-integer"))
     }
 
     pub(crate) fn as_double(self) -> Result<f64, Error> {
         self.number()
-            .and_then(super::number::double)
+            .and_then(JsonNumber::as_double)
             .ok_or_else(|| mismatch("non-number as double"))
     }
 }

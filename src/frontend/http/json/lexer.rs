@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::digits;
+
 /// Why a text is not JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JsonFault {
@@ -79,10 +81,15 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, JsonRefused> {
     if text.get(at) == Some(&b'-') {
         at += 1;
     }
+    if let Some(number) = digits::short_decimal(text, at)
+        && (number.whole_count == 1 || text.get(at) != Some(&b'0'))
+    {
+        return Ok(at + number.length());
+    }
     let integer_start = at;
     match text.get(at) {
         Some(b'0') => at += 1,
-        Some(b'1'..=b'9') => at = skip_digits(text, at),
+        Some(b'1'..=b'9') => at = digits::skip(text, at),
         Some(b'N') => return literal(text, at, b"NaN"),
         Some(b'I') => {
             at = literal(text, at, b"Inf")?;
@@ -96,7 +103,7 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, JsonRefused> {
     }
     let mut may_be_huge = at - integer_start > INTEGER_DIGITS_SAFE;
     if text.get(at) == Some(&b'.') {
-        let digits = skip_digits(text, at + 1);
+        let digits = digits::skip(text, at + 1);
         if digits == at + 1 {
             return Err((JsonFault::MissingFraction, digits));
         }
@@ -107,7 +114,7 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, JsonRefused> {
         if let Some(b'+' | b'-') = text.get(at) {
             at += 1;
         }
-        let digits = skip_digits(text, at);
+        let digits = digits::skip(text, at);
         if digits == at {
             return Err((JsonFault::MissingExponent, digits));
         }
@@ -124,14 +131,6 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, JsonRefused> {
         }
     }
     Ok(at)
-}
-
-#[inline]
-fn skip_digits(text: &[u8], mut at: usize) -> usize {
-    while let Some(b'0'..=b'9') = text.get(at) {
-        at += 1;
-    }
-    at
 }
 
 /// A checked string: where its content lies.
@@ -155,6 +154,7 @@ pub(crate) fn string(text: &[u8], quote: usize) -> Result<JsonText, JsonRefused>
     let mut at = start;
     let mut has_escapes = false;
     loop {
+        at = skip_plain(text, at);
         match text.get(at) {
             Some(b'"') => {
                 return Ok(JsonText {
@@ -168,10 +168,34 @@ pub(crate) fn string(text: &[u8], quote: usize) -> Result<JsonText, JsonRefused>
                 at = escape(text, at)?.1;
             }
             Some(0) | None => return Err((JsonFault::MissingQuote, at)),
-            Some(byte) if *byte < 0x20 => return Err((JsonFault::EncodingInvalid, at)),
-            Some(_) => at += 1,
+            Some(_) => return Err((JsonFault::EncodingInvalid, at)),
         }
     }
+}
+
+/// Offset of the first byte at or after `at` that strings hold only as an escape: a quotation mark,
+/// a backslash, a control character.
+#[inline]
+pub(super) fn skip_plain(text: &[u8], mut at: usize) -> usize {
+    let eight_at = |at: usize| text.get(at..)?.first_chunk::<8>();
+    while eight_at(at).is_some_and(|bytes| are_plain(*bytes)) {
+        at += 8;
+    }
+    while let Some(0x20..) = text.get(at).filter(|byte| !matches!(byte, b'"' | b'\\')) {
+        at += 1;
+    }
+    at
+}
+
+/// Whether [`skip_plain`] passes over all of `bytes`; may say no if one is close to a border.
+#[inline]
+fn are_plain(bytes: [u8; 8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+    let text = u64::from_ne_bytes(bytes);
+    let below = |text: u64, limit: u64| text.wrapping_sub(ONES * limit) & !text & HIGH_BITS;
+    let is_byte = |byte: u8| below(text ^ (ONES * u64::from(byte)), 1);
+    is_byte(b'"') | is_byte(b'\\') | below(text, 0x20) == 0
 }
 
 /// The character that the escape at `backslash` stands for, and the offset behind it.
@@ -233,6 +257,28 @@ pub(crate) fn unescape_into(text: &[u8], string: JsonText, target: &mut Vec<u8>)
                 at += 1;
             }
             None => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_bytes_end_where_they_do() {
+        for byte in 0..=u8::MAX {
+            let is_plain = byte >= 0x20 && byte != b'"' && byte != b'\\';
+            for place in 0..20 {
+                let mut text = [b' ', 0xff, 0x7f, b'#', b'!', b'[', b']', 0x80].repeat(3);
+                text[place] = byte;
+                let expected = if is_plain { text.len() } else { place };
+                assert_eq!(skip_plain(&text, 0), expected, "{byte} at {place}");
+                assert_eq!(
+                    skip_plain(&text[..=place], place.min(3)),
+                    expected.min(place + 1)
+                );
+            }
         }
     }
 }

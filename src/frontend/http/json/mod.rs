@@ -6,10 +6,13 @@
 //! Pure functions, bounded in time by the text's length; callers move large texts off the shard.
 
 mod checker;
+mod digits;
 mod document;
 mod lexer;
 mod node;
 mod number;
+pub(crate) mod number_text;
+mod quotient;
 pub(crate) mod tensor;
 pub(crate) mod write;
 

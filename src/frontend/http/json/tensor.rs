@@ -8,7 +8,7 @@ use conch_engine::{Error, truncated};
 use conch_memory::Block;
 
 use super::lexer;
-use super::number::{double, signed, unsigned};
+use super::number::JsonNumber;
 
 /// Upstream's limit: an element may lie inside at most 99 arrays.
 const NESTING_MAX: usize = 100;
@@ -16,7 +16,7 @@ pub(crate) const TOO_DEEP: &str = "JSON nesting depth exceeds maximum allowed li
 
 /// One element of a checked `data` array.
 enum TensorElement<'t> {
-    Number(&'t [u8]),
+    Number(JsonNumber<'t>),
     Bool(bool),
     Text(lexer::JsonText),
     Other,
@@ -33,10 +33,10 @@ fn each_element(
     let mut at = 0;
     while let Some(byte) = text.get(at).copied() {
         match byte {
-            b'0'..=b'9' | b'-' => {
-                let end = number_end(text, at);
-                take(TensorElement::Number(text.get(at..end).unwrap_or(&[])))?;
-                at = end;
+            b'0'..=b'9' | b'-' | b'N' | b'I' => {
+                let number = JsonNumber::read(text, at);
+                take(TensorElement::Number(number))?;
+                at += number.length();
             }
             b',' | b' ' | b'\n' | b'\r' | b'\t' => at += 1,
             b'[' => {
@@ -54,11 +54,6 @@ fn each_element(
                 let string = lexer::string(text, at).map_err(|_| checked_already())?;
                 take(TensorElement::Text(string))?;
                 at = string.behind();
-            }
-            b'N' | b'I' => {
-                let end = lexer::number(text, at).map_err(|_| checked_already())?;
-                take(TensorElement::Number(text.get(at..end).unwrap_or(&[])))?;
-                at = end;
             }
             b't' => {
                 take(TensorElement::Bool(true))?;
@@ -80,19 +75,6 @@ fn each_element(
         }
     }
     Ok(())
-}
-
-/// The end of a checked number.
-#[inline]
-fn number_end(text: &[u8], start: usize) -> usize {
-    let mut at = start;
-    while let Some(byte) = text.get(at) {
-        if matches!(byte, b',' | b']' | b' ' | b'\n' | b'\r' | b'\t') {
-            break;
-        }
-        at += 1;
-    }
-    at
 }
 
 fn checked_already() -> Error {
@@ -186,7 +168,7 @@ pub(crate) fn out_of_range(value: i128, name: &str, data_type: DataType) -> Erro
 
 fn as_unsigned(element: TensorElement<'_>) -> Result<u64, Error> {
     match element {
-        TensorElement::Number(token) => unsigned(token),
+        TensorElement::Number(number) => number.as_unsigned(),
         _ => None,
     }
     .ok_or_else(|| mismatch("non-unsigned-integer as unsigned-integer"))
@@ -194,7 +176,7 @@ fn as_unsigned(element: TensorElement<'_>) -> Result<u64, Error> {
 
 fn as_signed(element: TensorElement<'_>) -> Result<i64, Error> {
     match element {
-        TensorElement::Number(token) => signed(token),
+        TensorElement::Number(number) => number.as_signed(),
         _ => None,
     }
     .ok_or_else(|| mismatch("non-signed-integer as signed-integer"))
@@ -202,7 +184,7 @@ fn as_signed(element: TensorElement<'_>) -> Result<i64, Error> {
 
 fn as_double(element: TensorElement<'_>) -> Result<f64, Error> {
     match element {
-        TensorElement::Number(token) => double(token),
+        TensorElement::Number(number) => number.as_double(),
         _ => None,
     }
     .ok_or_else(|| mismatch("non-number as double"))
