@@ -242,9 +242,7 @@ impl Server {
         if !self.lifecycle.is_all_ready() {
             return ReadinessAnswer::Known(false);
         }
-        let snapshot = self.registry.snapshot();
-        match snapshot.inspected() {
-            _ if snapshot.has_fault() => ReadinessAnswer::Known(false),
+        match self.registry.snapshot().inspected() {
             [] => ReadinessAnswer::Known(true),
             models => ReadinessAnswer::Asked(ReadinessProbe::about_all(models)),
         }

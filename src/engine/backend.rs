@@ -75,8 +75,8 @@ pub enum ExecutionPolicy {
     Blocking,
     /// One thread per device serves all its instances.
     DeviceBlocking,
-    /// Instances keep batches in flight ([`Instance::depth_max`]): one thread per device drives
-    /// them, where their model lets batches overlap.
+    /// Instances may keep batches in flight ([`Instance::depth_max`]): one thread per GPU serves
+    /// all of a model where its batches may overlap, one per instance elsewhere.
     Streams,
 }
 
@@ -221,8 +221,9 @@ pub trait Instance: Send {
         Ok(0)
     }
 
-    /// Answers all requests in flight with `error`, and keeps their memory. The device may go on
-    /// with them, so the caller neither calls the instance again nor drops it.
+    /// Answers all requests in flight with `error`, [abandons](crate::Request::abandon) them and
+    /// keeps their memory. The device may go on with them, so the caller neither calls the instance
+    /// again nor drops it.
     fn abandon(&mut self, error: &Error, pending: &mut PendingResponses) {
         let _ = (error, pending);
     }

@@ -253,19 +253,19 @@ pub(crate) unsafe fn execute_begin(
     Ok(is_open)
 }
 
-/// Calls ModelInstancePoll or ModelInstanceDepthMax, which are of one type; the number that it
-/// wrote.
+/// Calls ModelInstancePoll or ModelInstanceDepthMax, which are of one type. Returns the count that
+/// it wrote.
 ///
 /// # Safety
 /// `function` belongs to the plug-in of `instance`, which no other thread executes.
-pub(crate) unsafe fn instance_number(
+pub(crate) unsafe fn batch_count(
     function: abi::CONCH_ModelInstancePollFn,
     instance: *mut abi::TRITONBACKEND_ModelInstance,
 ) -> Result<u32, Error> {
-    let mut number = 0;
-    // SAFETY: by this function's contract; the number is writable.
-    unsafe { call2(function, instance, &raw mut number) }?;
-    Ok(number)
+    let mut count = 0;
+    // SAFETY: by this function's contract; the count is writable.
+    unsafe { call2(function, instance, &raw mut count) }?;
+    Ok(count)
 }
 
 /// Calls ModelBatchIncludeRequest.

@@ -316,9 +316,20 @@ impl Lifecycle {
     ///
     /// # Errors
     /// UNAVAILABLE if the server is stopping.
-    pub(super) fn load_named(
+    fn load_named(
         &self,
         asked: &BTreeSet<String>,
+        failures: &mut Vec<(ModelId, Error)>,
+    ) -> Result<bool, Error> {
+        self.load_if(asked, || true, failures)
+    }
+
+    /// As [`Lifecycle::load_named`], but loads nothing unless `is_wanted` says so. It is asked each
+    /// time the locks of the models are taken, until the load begins.
+    pub(super) fn load_if(
+        &self,
+        asked: &BTreeSet<String>,
+        mut is_wanted: impl FnMut() -> bool,
         failures: &mut Vec<(ModelId, Error)>,
     ) -> Result<bool, Error> {
         let mut names = asked.clone();
@@ -329,6 +340,9 @@ impl Lifecycle {
                 .locks
                 .acquire(names.clone())
                 .map_err(|LocksClosed| stopping())?;
+            if !is_wanted() {
+                return Ok(true);
+            }
             let (plans, is_polled) = self.plan_named(asked);
             let changed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
             let dependents = self.dependents(&changed);

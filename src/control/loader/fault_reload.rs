@@ -1,9 +1,10 @@
-//! Models that are loaded again by themselves after a device did not answer.
+//! Models whose device does not answer: the server is not ready, and they are loaded again.
 //!
 //! Only as often in the life of the server as `CONCH_RELOADS_MAX` of the model says: each time an
 //! instance is left behind with its memory, which the device may still use.
 
 use std::sync::{Arc, PoisonError, Weak};
+use std::thread;
 
 use conch_engine::ModelVersion;
 use conch_engine::execution::queue::ModelQueue;
@@ -11,19 +12,32 @@ use conch_engine::model::registry::ModelId;
 use conch_log as log;
 
 use super::Lifecycle;
-use super::thread::run_on_thread;
 
 impl Lifecycle {
-    /// Has the model of `version` loaded again when its device does not answer, if it is to be.
-    pub(super) fn reload_on_fault(&self, queue: &ModelQueue, version: &Arc<ModelVersion>) {
+    /// Follows up when the device of `version` does not answer, on a thread of its own: the
+    /// listener is called by a core of the version, for which a load waits.
+    pub(super) fn watch_fault(&self, queue: &ModelQueue, version: &Arc<ModelVersion>) {
+        let own = Weak::clone(&self.own);
+        let id = ModelId {
+            namespace: Arc::clone(&version.namespace),
+            name: Arc::clone(&version.name),
+        };
         let reloads_max = version.config.own.reloads_max;
-        if reloads_max == 0 {
-            return;
-        }
-        let (own, failed) = (Weak::clone(&self.own), Arc::downgrade(version));
         queue.when_failed(Box::new(move || {
-            if let (Some(lifecycle), Some(version)) = (own.upgrade(), failed.upgrade()) {
-                lifecycle.begin_reload(&version, reloads_max);
+            let Some(lifecycle) = own.upgrade() else {
+                return;
+            };
+            let table = Arc::clone(&lifecycle.table);
+            let follow_up = move || {
+                lifecycle.table.note_fault();
+                if reloads_max > 0 {
+                    lifecycle.reload(&id, reloads_max);
+                }
+            };
+            let thread = thread::Builder::new().name("reload".to_owned());
+            if let Err(cause) = thread.spawn(follow_up) {
+                table.note_fault();
+                log::error!("failed to start a thread to load a model again: {cause}");
             }
         }));
     }
@@ -38,42 +52,43 @@ impl Lifecycle {
         })
     }
 
-    fn begin_reload(self: &Arc<Self>, version: &Arc<ModelVersion>, reloads_max: u32) {
-        let name = Arc::clone(&version.name);
-        let mut counts = self
-            .fault_reloads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(Arc::clone(&name)).or_default();
-        if *count >= reloads_max {
-            log::error!("model '{name}' is not loaded again by itself: it was {count} times");
-            return;
-        }
-        *count += 1;
-        drop(counts);
-        // The caller is a core of that model, which the load waits for.
-        let (own, failed) = (Arc::downgrade(self), Arc::downgrade(version));
-        run_on_thread("reload", move || {
-            let is_there = failed
-                .upgrade()
-                .is_some_and(|version| version.fault().is_some());
-            if let Some(lifecycle) = own.upgrade().filter(|_| is_there) {
-                lifecycle.load_again(&name);
-            }
-        });
-    }
-
-    /// Loads a model from its files.
-    fn load_again(&self, name: &str) {
-        log::info!("loading model '{name}' again, as its device did not answer");
+    /// Loads a model from its files, unless it was loaded again or unloaded meanwhile, or was
+    /// reloaded `reloads_max` times.
+    fn reload(&self, id: &ModelId, reloads_max: u32) {
         let mut failures = Vec::new();
-        match self.load_named(&[name.to_owned()].into(), &mut failures) {
+        let mut is_counted = false;
+        let is_wanted = || {
+            is_counted = is_counted || self.has_fault(id) && self.count_reload(id, reloads_max);
+            is_counted && self.has_fault(id)
+        };
+        match self.load_if(&[id.name.to_string()].into(), is_wanted, &mut failures) {
             Ok(true) => {}
-            Ok(false) => log::error!("model '{name}' is not loaded again: its files are not there"),
-            Err(error) => log::error!("model '{name}' is not loaded again: {error}"),
+            Ok(false) => log::error!("model '{id}' is not loaded again: its files are not there"),
+            Err(error) => log::error!("model '{id}' is not loaded again: {error}"),
         }
         for (id, error) in failures {
             log::error!("model '{id}' is not loaded again: {error}");
         }
+    }
+
+    /// Counts one reload more, if that may be.
+    fn count_reload(&self, id: &ModelId, reloads_max: u32) -> bool {
+        let mut counts = self
+            .fault_reloads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(id.clone()).or_default();
+        if *count >= reloads_max {
+            log::error!(
+                "model '{id}' is not loaded again by itself: CONCH_RELOADS_MAX is {reloads_max}"
+            );
+            return false;
+        }
+        *count += 1;
+        log::info!(
+            "loading model '{id}' again, as its device did not answer: {count} of {reloads_max} \
+             times"
+        );
+        true
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use conch_config::{InstanceGroup, InstanceKind};
-use conch_engine::execution::cores::{InstancePlan, policy_of};
+use conch_engine::execution::cores::{InstancePlan, effective_policy};
 use conch_engine::execution::warm_up::WarmUp;
-use conch_engine::{Error, InstanceSpec, ModelVersion};
+use conch_engine::{Error, ExecutionPolicy, InstanceSpec, ModelVersion};
 
 use super::Lifecycle;
 use super::load_plan::LoadPlan;
@@ -77,16 +77,25 @@ pub(super) fn instance_plan(
 ) -> Result<InstancePlan, Error> {
     Ok(InstancePlan {
         specs: instance_specs(&plan.id.name, &config.instance_groups)?,
-        policy: policy_of(
-            backend.execution_policy(),
-            config,
-            lifecycle.limiter.is_some(),
-        ),
+        policy: execution_policy(lifecycle, config, backend),
         is_parallel: is_parallel(backend),
         warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
         limiter: lifecycle.limiter.clone(),
         progress: Arc::default(),
     })
+}
+
+/// Which instances of a model share a thread.
+pub(super) fn execution_policy(
+    lifecycle: &Lifecycle,
+    config: &conch_config::ResolvedConfig,
+    backend: &dyn conch_engine::Backend,
+) -> ExecutionPolicy {
+    effective_policy(
+        backend.execution_policy(),
+        config,
+        lifecycle.limiter.is_some(),
+    )
 }
 
 /// Whether instances of one model are made concurrently: the operator's word, else the backend's.

@@ -19,7 +19,7 @@ use conch_engine::request::context::Executor;
 use conch_engine::{Backend, BackendSpec, Error, LoadContext, Model, ModelVersion, VersionParts};
 use conch_log as log;
 
-use super::instances::{instance_plan, instance_specs};
+use super::instances::{execution_policy, instance_plan, instance_specs};
 use super::load_plan::LoadPlan;
 use super::loaded::{Instances, Loaded};
 use super::table::{LoadFailure, ModelEntry, Unloading, VersionSlot};
@@ -154,10 +154,9 @@ impl Lifecycle {
         let slot_of = |version: &i64| entry.versions.get(version);
         let is_ready = |version: &i64| slot_of(version).is_some_and(VersionSlot::is_ready);
         // One that serves no more is loaded again, though its files are as they were.
-        let is_well = |version: &i64| slot_of(version).is_some_and(|slot| slot.fault().is_none());
+        let serves = |version: &i64| slot_of(version).is_some_and(VersionSlot::serves);
         let (kept, loading): (Vec<i64>, Vec<i64>) = versions.iter().partition(|version| {
-            is_ready(version)
-                && is_well(version)
+            serves(version)
                 && source.is_some_and(|source| source.is_unchanged_in(&plan.source, **version))
         });
         let absent: Vec<i64> = loading
@@ -248,8 +247,7 @@ impl Lifecycle {
         check_scheduling(&id.name, &config.scheduling)?;
         check_deadline_order(&id.name, &config)?;
         let specs = instance_specs(&id.name, &config.instance_groups)?;
-        let policy = backend.execution_policy();
-        let policy = cores::policy_of(policy, &config, self.limiter.is_some());
+        let policy = execution_policy(self, &config, &*backend);
         let instance_counts = cores::instance_counts(&specs, policy);
         let labels = Labels::read(&config, &plan.candidate.path)?;
         let states = InitialStates::of(&config, &plan.candidate.path, &self.budget)?;
@@ -278,7 +276,7 @@ impl Lifecycle {
         };
         let cores = cores::start_cores(&entry, &queue, &model, instance_plan, &self.placement)?;
         entry.set_load_duration(started.elapsed());
-        self.reload_on_fault(&queue, &entry);
+        self.watch_fault(&queue, &entry);
         let instances = Instances {
             cores: Arc::new(cores),
             model,

@@ -52,7 +52,7 @@ use conch_engine::Error;
 use conch_engine::cache::{CacheService, ResponseCache};
 use conch_engine::execution::rate_limiter::RateLimiter;
 use conch_engine::gpus::{Gpu, GpuHost};
-use conch_engine::model::registry::{NOT_READY, Registry, VersionState};
+use conch_engine::model::registry::{ModelId, NOT_READY, Registry, VersionState};
 use conch_engine::threads::placement::{GpuPlace, Placement};
 use conch_engine::threads::timer_thread::TimerThread;
 use conch_engine::threads::topology::Topology;
@@ -96,8 +96,8 @@ pub(crate) struct Lifecycle {
     opening: Mutex<Arc<Mutex<()>>>,
     /// Loads that were given up, and go on inside their backends.
     overdue: OverdueLoads,
-    /// How often models were loaded again by themselves, by name.
-    fault_reloads: Mutex<BTreeMap<Arc<str>, u32>>,
+    /// How often models were loaded again by themselves.
+    fault_reloads: Mutex<BTreeMap<ModelId, u32>>,
     /// The server is on its way out: nobody waits for what is still being downloaded.
     is_ending: AtomicBool,
     /// [`Lifecycle::stop`] began.

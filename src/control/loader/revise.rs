@@ -10,7 +10,6 @@ use super::Lifecycle;
 use super::instances::instance_plan;
 use super::load_plan::LoadPlan;
 use super::loaded::{Instances, Loaded};
-use super::table::VersionSlot;
 use super::version_change::InstanceRevision;
 
 impl Lifecycle {
@@ -60,10 +59,7 @@ impl Lifecycle {
         }
         let models = self.table.lock();
         let entry = models.get(&plan.id)?;
-        let slot = entry
-            .versions
-            .get(&version)
-            .filter(|slot| VersionSlot::is_ready(slot) && slot.fault().is_none())?;
+        let slot = entry.versions.get(&version).filter(|slot| slot.serves())?;
         let loaded = slot.loaded.as_ref()?;
         let source = entry.source.as_ref()?;
         source

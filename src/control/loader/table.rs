@@ -143,6 +143,11 @@ impl VersionSlot {
         self.state == VersionState::Ready
     }
 
+    /// Whether it is ready and its device answers.
+    pub(super) fn serves(&self) -> bool {
+        self.is_ready() && self.fault().is_none()
+    }
+
     /// Why a version that is loaded serves no more: its device does not answer.
     pub(super) fn fault(&self) -> Option<Error> {
         self.loaded
@@ -152,7 +157,7 @@ impl VersionSlot {
             .fault()
     }
 
-    /// Its state for whoever asks.
+    /// The state that the repository index shows.
     pub(super) fn shown_state(&self) -> &'static str {
         match self.fault() {
             Some(_) => UNAVAILABLE,
@@ -285,7 +290,7 @@ impl ModelTable {
     }
 
     /// Upstream's strict rule: every model whose configuration was good has versions, and all of
-    /// them are ready or were unloaded on purpose. Does not block.
+    /// them serve or were unloaded on purpose. Does not block.
     pub(super) fn is_all_ready(&self) -> bool {
         self.is_all_ready.load(Ordering::Acquire)
     }
@@ -312,12 +317,17 @@ impl ModelTable {
         self.note_readiness(models);
     }
 
+    /// The device of a version does not answer any more.
+    pub(super) fn note_fault(&self) {
+        self.note_readiness(&self.lock());
+    }
+
     fn note_readiness(&self, models: &ModelEntries) {
         let is_all_ready = models.values().all(|entry| {
             !matches!(entry.failure, Some(LoadFailure::Versionless))
                 && (entry.downloading.is_none() || entry.has_ready() || self.is_on_demand)
                 && entry.versions.values().all(|slot| match slot.state {
-                    VersionState::Ready => true,
+                    VersionState::Ready => slot.fault().is_none(),
                     VersionState::Loading => self.is_on_demand,
                     VersionState::Unloading => slot.has_successor || self.is_on_demand,
                     VersionState::Unavailable(ref reason) => reason == UNLOADED,

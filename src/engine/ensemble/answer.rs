@@ -149,7 +149,13 @@ impl Execution {
         }
         let id = &self.handle.shared().id;
         request_log::log_change(id, RequestState::Executing, RequestState::Released);
-        drop(live);
+        if self.is_abandoned.load(Ordering::Relaxed) {
+            live.abandon();
+            // Its inputs stay: a device may still read them.
+            std::mem::forget(live);
+        } else {
+            drop(live);
+        }
         true
     }
 }

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
@@ -45,6 +45,8 @@ pub(crate) struct Execution {
     state: Mutex<ExecutionState>,
     /// Reasons why the request cannot be given up yet: the course, and each step's request.
     pub(super) open_count: AtomicU32,
+    /// A device may use its inputs for good.
+    pub(super) is_abandoned: AtomicBool,
     /// What the steps' executions took: input, inference, output.
     pub(super) spans_ns: [AtomicU64; 3],
 }
@@ -82,6 +84,7 @@ impl Execution {
             outbox: Mutex::default(),
             state: Mutex::default(),
             open_count: AtomicU32::new(1),
+            is_abandoned: AtomicBool::new(false),
             spans_ns: Default::default(),
         });
         // Before the claim, so that a canceller that comes too late to take the request out finds
@@ -424,5 +427,11 @@ impl EnsembleRun for Execution {
         if self.close_one() {
             self.handle.shared().model.free();
         }
+    }
+
+    fn abandon_step(&self) {
+        // Relaxed: ordered by the count of reasons.
+        self.is_abandoned.store(true, Ordering::Relaxed);
+        self.release_step();
     }
 }

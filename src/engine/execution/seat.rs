@@ -120,6 +120,7 @@ impl SeatState {
         let Some(instance) = instances.first_mut() else {
             return Progress::Done;
         };
+        log_executing(&output.batch);
         let progress = guarded(&mut output.batch, pending, |batch, pending| {
             instance.begin(batch, pending, limit)
         });
@@ -157,9 +158,20 @@ pub(crate) fn execute(
     batch: &mut Batch,
     pending: &mut PendingResponses,
 ) {
+    log_executing(batch);
     guarded(batch, pending, |batch, pending| {
         instance.execute(batch, pending);
     });
+}
+
+/// Tells the log that the requests of a batch go to their instance.
+pub(crate) fn log_executing(batch: &Batch) {
+    if request_log::is_shown() {
+        for live in batch.iter().filter(|live| !live.is_null) {
+            let id = &live.shared().id;
+            request_log::log_change(id, RequestState::Pending, RequestState::Executing);
+        }
+    }
 }
 
 /// A call that executes. A panic in the backend's adapter fails what is left of the batch, not the
@@ -169,12 +181,6 @@ pub(crate) fn guarded<R>(
     pending: &mut PendingResponses,
     call: impl FnOnce(&mut Batch, &mut PendingResponses) -> R,
 ) -> Option<R> {
-    if request_log::is_shown() {
-        for live in batch.iter().filter(|live| !live.is_null) {
-            let id = &live.shared().id;
-            request_log::log_change(id, RequestState::Pending, RequestState::Executing);
-        }
-    }
     let executed = catch_unwind(AssertUnwindSafe(|| call(batch, pending)));
     if !batch.is_empty() {
         let error = match &executed {

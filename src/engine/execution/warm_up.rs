@@ -63,16 +63,17 @@ impl WarmUp {
     }
 
     /// Has every sample executed, in order, by `execute`, which empties the batch. Called on the
-    /// instance's thread; blocks until the backend has given back all requests and answered them.
+    /// instance's thread; blocks until the backend has given back all requests and answered them,
+    /// unless `execute` fails: then nobody gives them back.
     ///
     /// # Errors
-    /// INVALID_ARG with what the backend answered, in upstream's words; no further sample is
-    /// executed then.
+    /// INVALID_ARG with what the backend answered, in upstream's words, or that of `execute`; no
+    /// further sample is executed then.
     pub(crate) fn run(
         &self,
         model: &Arc<ModelVersion>,
         instance: &str,
-        mut execute: impl FnMut(&mut Batch),
+        mut execute: impl FnMut(&mut Batch) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut batch = Batch::new();
         for sample in &self.samples {
@@ -96,7 +97,7 @@ impl WarmUp {
                     }
                     .into_live(model)
                 }));
-                execute(&mut batch);
+                execute(&mut batch)?;
                 let errors = audience.wait(sample.request_count);
                 if !errors.is_empty() {
                     let errors: String = errors
@@ -369,6 +370,7 @@ mod tests {
                     pending.push(live.shared(), None, true);
                 }
                 pending.flush();
+                Ok(())
             })
             .unwrap();
         let zeros = vec![vec![("a".to_owned(), vec![1, 3], vec![0; 6])]; 3];
@@ -416,6 +418,7 @@ mod tests {
                 }
             }
             pending.flush();
+            Ok(())
         });
         assert_eq!(
             error,
@@ -458,6 +461,7 @@ mod tests {
                             }
                         });
                     }
+                    Ok(())
                 })
                 .unwrap();
             assert_eq!(released.load(std::sync::atomic::Ordering::SeqCst), 2);

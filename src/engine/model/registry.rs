@@ -314,16 +314,6 @@ impl Snapshot {
         &self.inspected
     }
 
-    /// Whether a version that is loaded serves no more, as its device does not answer.
-    pub fn has_fault(&self) -> bool {
-        let named = self.models.values();
-        let versions =
-            named.flat_map(|named| std::iter::once(&named.versions).chain(&named.others));
-        let mut models =
-            versions.flat_map(|versions| versions.values().filter_map(VersionEntry::ready));
-        models.any(|model| model.fault().is_some())
-    }
-
     /// Every ready version, models by name, versions ascending.
     pub fn ready_models(&self) -> Vec<&Arc<ModelVersion>> {
         let mut ready: Vec<&Arc<ModelVersion>> = self

@@ -107,6 +107,17 @@ impl Request {
         }
     }
 
+    /// Tells the scheduler of a sequence and the ensemble around that the request is over, although
+    /// it is never dropped: a device that does not answer may still use its memory. Once.
+    pub fn abandon(&self) {
+        if let Some(return_guard) = &self.return_guard {
+            return_guard.bring_back();
+        }
+        if let Some(step) = &self.step {
+            step.abandon();
+        }
+    }
+
     /// Who asked, if within this process.
     pub fn observer(&self) -> Option<&Arc<dyn RequestObserver>> {
         self.hold.observer()
@@ -215,14 +226,18 @@ impl ReturnGuard {
         self.handle = None;
         self.core
     }
+
+    fn bring_back(&self) {
+        if let Some(handle) = &self.handle {
+            let executor = &handle.shared().model.executor;
+            executor.reclaim(Arc::clone(handle), self.core);
+        }
+    }
 }
 
 impl Drop for ReturnGuard {
     fn drop(&mut self) {
-        if let Some(handle) = self.handle.take() {
-            let model = Arc::clone(&handle.shared().model);
-            model.executor.reclaim(handle, self.core);
-        }
+        self.bring_back();
     }
 }
 

@@ -19,6 +19,10 @@ pub(crate) trait EnsembleRun: Send + Sync {
 
     /// The request of a step is over: the counterpart of [`StepGuard::new`].
     fn release_step(&self);
+
+    /// The request of a step is never dropped, as its device may still use what it refers to: the
+    /// ensemble's request is kept as well, and nobody waits for it.
+    fn abandon_step(&self);
 }
 
 /// Held by the request of a step: while there is one, the ensemble's request is not given up.
@@ -33,6 +37,11 @@ impl StepGuard {
     /// The depth of an ensemble that runs as this step.
     pub(crate) fn depth_inside(&self) -> u32 {
         self.0.depth().saturating_add(1)
+    }
+
+    /// In place of a drop that never comes. Once.
+    pub(crate) fn abandon(&self) {
+        self.0.abandon_step();
     }
 
     /// Adds the time that one execution of the step took.

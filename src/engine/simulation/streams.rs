@@ -143,13 +143,13 @@ impl Simulation {
         if count > 0 {
             stream
                 .depth
-                .ended(now_ns, count, was_full, ended_now.alone_ns);
+                .note_ended(now_ns, count, was_full, ended_now.alone_ns);
         }
         let version = &mut self.versions[index];
         let was_empty = version.model.is_empty() && version.inbox.is_empty();
         let stream = &mut version.cores[core].streams[instance];
         if count > 0 && left == 0 && !was_empty {
-            stream.depth.idled();
+            stream.depth.note_idle();
         }
         for (_, batch) in ended {
             self.trace.tell(now_ns, || {

@@ -223,11 +223,10 @@ impl Drop for LoadedBackend {
 /// What the engine asks of a backend; `shared::Attached` passes it on.
 impl LoadedBackend {
     pub(super) fn execution_policy(&self) -> ExecutionPolicy {
-        if self.entry_points.streams.is_some() {
-            return ExecutionPolicy::Streams;
-        }
         match self.policy.load(Ordering::Relaxed) {
+            // Asked for, so also where batches do not overlap.
             abi::TRITONBACKEND_EXECUTION_DEVICE_BLOCKING => ExecutionPolicy::DeviceBlocking,
+            _ if self.entry_points.streams.is_some() => ExecutionPolicy::Streams,
             _ => ExecutionPolicy::Blocking,
         }
     }

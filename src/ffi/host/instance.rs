@@ -137,7 +137,7 @@ pub(crate) struct InstanceHandle {
     /// The backend holds its address. Counted and not boxed, though nobody shares it: a box that
     /// moves promises that nobody else uses what is in it.
     loaded: Arc<LoadedInstance>,
-    /// Shells of earlier requests, at most as many as the largest batch had.
+    /// Shells of earlier requests, at most as many as were ever lent at once.
     spare: Vec<Arc<BackendRequest>>,
     source: Vec<Arc<BackendRequest>>,
     handles: RequestArray,
@@ -153,8 +153,8 @@ pub(crate) struct InstanceHandle {
 #[derive(Default)]
 struct RequestArray(Vec<*mut abi::TRITONBACKEND_Request>);
 
-// SAFETY: empty whenever the instance moves between threads: `execute` and `begin` fill and clear
-// it.
+// SAFETY: empty whenever the instance moves between threads: `execute`, `begin` and `enqueue` fill
+// and clear it.
 unsafe impl Send for RequestArray {}
 
 impl RequestArray {
@@ -220,7 +220,7 @@ impl InstanceHandle {
         let depth_max = match loaded.model().backend().entry_points().streams {
             // SAFETY: this instance's entry point and handle, used by this thread alone.
             Some(streams) => unsafe {
-                let depth = guard::instance_number(streams.depth_max, handle)?;
+                let depth = guard::batch_count(streams.depth_max, handle)?;
                 NonZeroUsize::new(depth as usize)
             },
             None => None,
@@ -373,7 +373,7 @@ impl Instance for InstanceHandle {
         let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
         let left = execution::run(self.loaded.number, pending, || {
             // SAFETY: this instance's entry point and handle, executed by this thread alone.
-            unsafe { guard::instance_number(streams.poll, instance) }
+            unsafe { guard::batch_count(streams.poll, instance) }
         })?;
         while self.in_flight.len() > left as usize
             && let Some(mut ended) = self.in_flight.pop_front()

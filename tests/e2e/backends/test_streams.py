@@ -20,7 +20,7 @@ import server as servers
 from c_backend import compiled
 from case import IS_TRITON, ServerCase, conch_only, needs_library
 from repository import tensors
-from test_identity_gpu import IdentityCase, content, on, single
+from test_identity_gpu import IdentityCase, chain, content, on, single
 from waiting import until, until_equal
 
 SMALL = 64
@@ -208,6 +208,9 @@ def hanging(repository):
     repository.model("hangs", on(0, single(parameters=timeout)))
     repository.model("sequences", on(0, single(parameters=timeout, extra="sequence_batching { }\n")))
     repository.model("again", on(0, single(parameters={**timeout, "CONCH_RELOADS_MAX": "1"})))
+    repository.model("step", on(0, single(parameters=timeout)))
+    repository.model("inner", chain("step"))
+    repository.model("outer", chain("inner"))
     repository.model("cpu", single())
 
 
@@ -257,6 +260,17 @@ class Hang(StreamCase):
         self.assertEqual(self.server.post_json("/v2/repository/models/sequences/unload", {})[0], 200)
         until_equal(lambda: self.state("sequences"), ("UNAVAILABLE", "unloaded"), "the state of the model")
 
+    def test_ensembles_around_a_step_that_hangs(self):
+        _, target = self.target()
+        source = {"shared_memory_region": target["shared_memory_region"], "shared_memory_byte_size": SMALL}
+        status, head, _ = self.copy("outer", source=source, shape=[SMALL])
+        reason = self.REASON.replace("hangs", "step")
+        self.assertEqual((status, head["error"]), (500, f"in ensemble 'outer', in ensemble 'inner', {reason}"))
+        # Nobody waits for the request, though its memory stays.
+        for model in ("outer", "inner", "step"):
+            self.assertEqual(self.server.post_json(f"/v2/repository/models/{model}/unload", {})[0], 200)
+            until_equal(lambda: self.state(model), ("UNAVAILABLE", "unloaded"), f"the state of {model}")
+
     def test_a_model_is_loaded_again_as_often_as_it_says(self):
         _, target = self.target()
         ask = lambda: self.copy("again", content(SMALL), target=target)
@@ -266,5 +280,5 @@ class Hang(StreamCase):
         self.assertEqual(ask()[0], 500)
         reason = self.REASON.replace("hangs", "again")
         until_equal(lambda: self.state("again"), ("UNAVAILABLE", f"Unavailable: {reason}"), "the state of the model")
-        self.assertIn("model 'again' is not loaded again by itself: it was 1 times", self.server.output)
+        until(lambda: "model 'again' is not loaded again by itself: CONCH_RELOADS_MAX is 1" in self.server.output, "the log says why")
         self.assertEqual(self.server.post_json("/v2/repository/models/again/unload", {})[0], 200)

@@ -115,9 +115,9 @@ pub(crate) fn overlaps(config: &ResolvedConfig, is_limited: bool) -> bool {
     !is_limited && !matches!(config.scheduling, Scheduling::Sequence(_))
 }
 
-/// The policy by which a model's instances share threads. Where batches do not overlap, instances
-/// that need not block are driven as if they did.
-pub fn policy_of(
+/// The policy by which a model's instances share threads, of which its backend has one. Where
+/// batches do not overlap, instances that need not block are driven as if they did.
+pub fn effective_policy(
     policy: ExecutionPolicy,
     config: &ResolvedConfig,
     is_limited: bool,

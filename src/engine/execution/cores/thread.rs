@@ -15,13 +15,13 @@ use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::seat::{Seat, execute, panicked};
 use crate::execution::streams::stream_core::StreamCore;
 use crate::execution::streams::stream_instance::StreamInstance;
-use crate::execution::streams::waiting::WaitingInstance;
+use crate::execution::streams::synchronous::SynchronousInstance;
 use crate::execution::warm_up::WarmUp;
 use crate::gpus::GpuHost;
 use crate::model::readiness::check::ReadinessCheck;
 use crate::sequence::sequence_inputs::SequenceInputs;
 use crate::threads::placement::Placement;
-use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses};
+use crate::{Error, ModelVersion, OwnedRequest, PendingResponses};
 
 /// What a core says when its instances are there: their readiness hooks.
 pub(super) type WorkerReady = Result<Vec<Arc<dyn ReadinessCheck>>, Error>;
@@ -59,14 +59,10 @@ pub(super) fn run(
         return;
     }
     let mut instances: Vec<CoreInstance> = Vec::with_capacity(specs.len());
-    let home = CoreHome {
-        queue,
-        core: index.unwrap_or(0),
-        spins: placement.spins,
-    };
     for (place, spec) in specs.iter().enumerate() {
         let resources = resource_handles.get_mut(place);
-        if let Err(error) = start.create(spec, &home, resources, &mut instances) {
+        let wrap = |created| CoreInstance::new(created, &spec.name, queue, placement.spins);
+        if let Err(error) = start.create(spec, wrap, resources, &mut instances) {
             drop_instances(instances);
             // Failure: the starter is gone, and with it the interest.
             let _ = ready.send(Err(error));
@@ -91,9 +87,8 @@ pub(super) fn run(
             let worker = queue.worker(index, spin);
             match core_instances(instances, queue, &resource_handles) {
                 CoreInstances::Streams(streams) => {
-                    let mut core = StreamCore::new(queue, streams);
-                    core.serve(worker);
-                    return;
+                    let streams = StreamCore::new(queue, streams).serve(worker);
+                    instances = streams.into_iter().map(CoreInstance::stream).collect();
                 }
                 CoreInstances::Blocking(blocking) => {
                     let seat = Arc::new(Seat::new(index, blocking));
@@ -116,54 +111,57 @@ pub(super) fn run(
     drop_instances(instances);
 }
 
-/// The core that instances are made for.
-struct CoreHome<'q> {
-    queue: &'q Arc<ModelQueue>,
-    core: usize,
-    spins: bool,
-}
-
 /// An instance as it was made.
 enum CoreInstance {
     Blocking(Box<dyn Instance>),
     /// It can keep batches in flight.
-    Stream(Box<StreamInstance>),
+    Stream(Box<SynchronousInstance>),
 }
 
 impl CoreInstance {
-    fn new(instance: Box<dyn Instance>, spec: &InstanceSpec, home: &CoreHome<'_>) -> CoreInstance {
-        match instance.depth_max() {
-            None => CoreInstance::Blocking(instance),
-            Some(_) => CoreInstance::Stream(Box::new(StreamInstance::new(
-                instance, &spec.name, home.queue, home.core, home.spins,
-            ))),
+    fn new(
+        created: Box<dyn Instance>,
+        name: &str,
+        queue: &Arc<ModelQueue>,
+        spins: bool,
+    ) -> CoreInstance {
+        match created.depth_max() {
+            None => CoreInstance::Blocking(created),
+            Some(_) => CoreInstance::stream(StreamInstance::new(created, name, queue, spins)),
+        }
+    }
+
+    fn stream(stream: StreamInstance) -> CoreInstance {
+        CoreInstance::Stream(Box::new(SynchronousInstance(stream)))
+    }
+
+    /// Executes one batch after the other.
+    fn blocking(self) -> Box<dyn Instance> {
+        match self {
+            CoreInstance::Blocking(instance) => instance,
+            CoreInstance::Stream(synchronous) => synchronous,
+        }
+    }
+
+    fn as_blocking(&mut self) -> &mut dyn Instance {
+        match self {
+            CoreInstance::Blocking(instance) => &mut **instance,
+            CoreInstance::Stream(synchronous) => &mut **synchronous,
         }
     }
 
     fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
         match self {
             CoreInstance::Blocking(instance) => instance.readiness_check(),
-            CoreInstance::Stream(stream) => stream.readiness_check(),
+            CoreInstance::Stream(synchronous) => synchronous.readiness_check(),
         }
     }
 
-    /// Executes a batch to its end.
-    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
-        match self {
-            CoreInstance::Blocking(instance) => execute(&mut **instance, batch, pending),
-            CoreInstance::Stream(stream) => {
-                stream.enqueue(batch, pending);
-                stream.wait(pending);
-            }
-        }
-    }
-
-    /// # Errors
     /// Why it takes no batches any more.
-    fn check_there(&self) -> Result<(), Error> {
+    fn fault(&self) -> Option<&Error> {
         match self {
-            CoreInstance::Stream(stream) if !stream.is_there() => Err(stream.fault()),
-            _ => Ok(()),
+            CoreInstance::Blocking(_) => None,
+            CoreInstance::Stream(synchronous) => synchronous.0.fault(),
         }
     }
 }
@@ -179,23 +177,25 @@ enum CoreInstances {
 /// Batches overlap if every instance lets them, and neither a scheduler nor a limiter waits for
 /// their end.
 fn core_instances(
-    instances: Vec<CoreInstance>,
+    mut instances: Vec<CoreInstance>,
     queue: &Arc<ModelQueue>,
     resource_handles: &[ResourceHandle],
 ) -> CoreInstances {
+    for instance in &mut instances {
+        if let CoreInstance::Stream(synchronous) = instance {
+            synchronous.0.begin_service();
+        }
+    }
     let is_stream = |instance: &CoreInstance| matches!(instance, CoreInstance::Stream(_));
     let overlaps = overlaps(queue.config(), !resource_handles.is_empty());
     if overlaps && instances.iter().all(is_stream) {
         let streams = instances.into_iter().filter_map(|instance| match instance {
-            CoreInstance::Stream(stream) => Some(*stream),
+            CoreInstance::Stream(synchronous) => Some(synchronous.0),
             CoreInstance::Blocking(_) => None,
         });
         return CoreInstances::Streams(streams.collect());
     }
-    let blocking = instances.into_iter().map(|instance| match instance {
-        CoreInstance::Blocking(instance) => instance,
-        CoreInstance::Stream(stream) => Box::new(WaitingInstance(*stream)) as Box<dyn Instance>,
-    });
+    let blocking = instances.into_iter().map(CoreInstance::blocking);
     CoreInstances::Blocking(blocking.collect())
 }
 
@@ -204,7 +204,7 @@ impl WorkerStart {
     fn create(
         &self,
         spec: &InstanceSpec,
-        home: &CoreHome<'_>,
+        wrap: impl FnOnce(Box<dyn Instance>) -> CoreInstance,
         mut resources: Option<&mut ResourceHandle>,
         instances: &mut Vec<CoreInstance>,
     ) -> Result<(), Error> {
@@ -222,7 +222,7 @@ impl WorkerStart {
             Arc::clone(&self.model).create_instance(spec.clone())
         }));
         let created = created.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
-        let mut instance = CoreInstance::new(created, spec, home);
+        let mut instance = wrap(created);
         let warmed_up = if spec.is_passive {
             Ok(())
         } else {
@@ -231,13 +231,13 @@ impl WorkerStart {
                 if let Some(resources) = &mut resources {
                     resources.acquire();
                 }
-                instance.execute(batch, &mut pending);
+                execute(instance.as_blocking(), batch, &mut pending);
                 if let Some(resources) = &mut resources {
                     resources.release_after_warm_up();
                 }
+                instance.fault().cloned().map_or(Ok(()), Err)
             })
         };
-        let warmed_up = instance.check_there().and(warmed_up);
         // Kept also if that failed, to be dropped with the others.
         instances.push(instance);
         warmed_up

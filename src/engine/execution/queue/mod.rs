@@ -7,7 +7,7 @@ mod submit;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use conch_log::LogLimiter;
@@ -74,8 +74,8 @@ pub struct ModelQueue {
     inline_seat: ArcSwapOption<Seat>,
     /// Why it takes no more requests, if its device does not answer.
     fault: OnceLock<Error>,
-    /// Whom to tell then.
-    fault_listener: OnceLock<FaultListener>,
+    /// Called once, when there is a fault. No request takes this lock.
+    fault_listener: Mutex<Option<FaultListener>>,
     /// Present under preserve-ordering.
     order: Option<Arc<ResponseOrder>>,
     /// Versions whose place its version took, for the sequences that go on there.
@@ -84,7 +84,7 @@ pub struct ModelQueue {
 }
 
 /// See [`ModelQueue::when_failed`].
-pub type FaultListener = Box<dyn Fn() + Send + Sync>;
+pub type FaultListener = Box<dyn FnOnce() + Send>;
 
 /// What a core is to do next.
 pub(crate) enum Turn {
@@ -156,7 +156,7 @@ impl ModelQueue {
             has_strategy,
             inline_seat: ArcSwapOption::empty(),
             fault: OnceLock::new(),
-            fault_listener: OnceLock::new(),
+            fault_listener: Mutex::default(),
             order: preserves_order(config).then(Arc::default),
             draining_versions: DrainingVersions::default(),
             own: Weak::clone(own),
@@ -428,22 +428,32 @@ impl ModelQueue {
     /// Refuses further requests for `error`. Cores that have an instance left execute what is
     /// queued, others refuse it.
     pub(crate) fn fail(&self, error: Error) {
-        // The first reason stands.
-        let is_first = self.fault.set(error).is_ok();
+        // Failure: the first reason stands.
+        let _ = self.fault.set(error);
         self.pool.close();
-        if is_first && let Some(listener) = self.fault_listener.get() {
+        self.tell_fault();
+    }
+
+    /// Has `listener` told once when the model serves no more as a device does not answer: on a
+    /// core's thread, or at once on this one. It does not block.
+    pub fn when_failed(&self, listener: FaultListener) {
+        *self.fault_listener() = Some(listener);
+        if self.fault.get().is_some() {
+            self.tell_fault();
+        }
+    }
+
+    fn tell_fault(&self) {
+        let listener = self.fault_listener().take();
+        if let Some(listener) = listener {
             listener();
         }
     }
 
-    /// Has `listener` told, on a core's thread, when the model serves no more as a device does not
-    /// answer. It does not block. Once per queue.
-    pub fn when_failed(&self, listener: FaultListener) {
-        let listener = self.fault_listener.get_or_init(|| listener);
-        // It may have been told nothing, or be told twice.
-        if self.fault.get().is_some() {
-            listener();
-        }
+    fn fault_listener(&self) -> MutexGuard<'_, Option<FaultListener>> {
+        self.fault_listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why it takes no more requests, if its device does not answer.

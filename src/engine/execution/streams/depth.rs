@@ -47,13 +47,13 @@ impl Depth {
     }
 
     /// The device ran out of work, and the next batch could be formed at once.
-    pub(crate) fn idled(&mut self) {
+    pub(crate) fn note_idle(&mut self) {
         self.idle_count += 1;
     }
 
     /// `count` batches ended. `was_full`: the instance had as many as it may until then;
     /// `alone_ns`: how long one took that had the device for itself.
-    pub(crate) fn ended(
+    pub(crate) fn note_ended(
         &mut self,
         now_ns: u64,
         count: usize,
@@ -140,9 +140,9 @@ mod tests {
                 let (began_ns, end_ns, was_alone) = in_flight.pop_front().unwrap();
                 now_ns = now_ns.max(end_ns);
                 let alone_ns = (was_alone && in_flight.is_empty()).then(|| now_ns - began_ns);
-                depth.ended(now_ns, 1, was_full, alone_ns);
+                depth.note_ended(now_ns, 1, was_full, alone_ns);
                 if in_flight.is_empty() {
-                    depth.idled();
+                    depth.note_idle();
                 }
             }
             let mut at_ns = now_ns;
@@ -162,9 +162,9 @@ mod tests {
         let mut depth = Depth::new(3);
         for now_ns in 0..1_000 {
             for _ in 0..9 {
-                depth.idled();
+                depth.note_idle();
             }
-            depth.ended(now_ns, 1, false, None);
+            depth.note_ended(now_ns, 1, false, None);
             assert!((1..=3).contains(&depth.current()));
         }
         assert_eq!(depth.current(), 3, "it always ran out of work");
@@ -174,7 +174,7 @@ mod tests {
     fn what_gains_nothing_is_given_up() {
         // Known from a batch that was alone: one after the other is as fast.
         let mut depth = Depth::new(4);
-        depth.ended(0, 1, false, Some(100_000));
+        depth.note_ended(0, 1, false, Some(100_000));
         saturate(&mut depth, 1, 40);
         assert_eq!(depth.current(), 1);
         // It is tried again only after long.
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_overlaps_stays() {
         let mut depth = Depth::new(4);
-        depth.ended(0, 1, false, Some(200_000));
+        depth.note_ended(0, 1, false, Some(200_000));
         saturate(&mut depth, 2, 2_000);
         assert_eq!(depth.current(), 2);
     }

@@ -3,8 +3,6 @@
 //! The device works on one batch after the other, so only the first in flight is waited for. How
 //! long one takes is learned: the core looks shortly before that time is over, then in small steps.
 
-use std::collections::VecDeque;
-
 use conch_sync::SPIN_MAX_NS;
 
 /// The shortest wait between two looks: a thread that is woken costs about as much.
@@ -14,8 +12,9 @@ const STEP_MAX_NS: u64 = 5_000_000;
 
 #[derive(Debug)]
 pub(crate) struct InFlightBatches {
-    /// When each was enqueued, the first in front.
-    enqueued_ns: VecDeque<u64>,
+    count: usize,
+    /// There was never more than one since nothing was in flight.
+    is_alone: bool,
     /// When the device could begin the first.
     front_since_ns: u64,
     /// How long one takes on the device; 0: not known.
@@ -31,7 +30,7 @@ pub(crate) struct InFlightBatches {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndedBatches {
     pub(crate) count: usize,
-    /// How long the only batch in flight took that began and ended alone.
+    /// How long a batch took that had the device for itself from its begin to its end.
     pub(crate) alone_ns: Option<u64>,
 }
 
@@ -39,7 +38,8 @@ impl InFlightBatches {
     /// `spins`: the core has a CPU that it may keep for some microseconds.
     pub(crate) fn new(spins: bool) -> InFlightBatches {
         InFlightBatches {
-            enqueued_ns: VecDeque::new(),
+            count: 0,
+            is_alone: false,
             front_since_ns: 0,
             service_ns: 0,
             look_count: 0,
@@ -49,24 +49,25 @@ impl InFlightBatches {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.enqueued_ns.len()
+        self.count
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.enqueued_ns.is_empty()
+        self.count == 0
     }
 
     /// A batch was enqueued.
     pub(crate) fn begin(&mut self, now_ns: u64) {
-        if self.enqueued_ns.is_empty() {
+        self.is_alone = self.is_empty();
+        if self.is_alone {
             self.watch_front(now_ns);
         }
-        self.enqueued_ns.push_back(now_ns);
+        self.count += 1;
     }
 
     /// A look found `left` batches in flight. More than there were: as many as there were.
     pub(crate) fn look(&mut self, now_ns: u64, left: usize) -> EndedBatches {
-        let count = self.count().saturating_sub(left);
+        let count = self.count.saturating_sub(left);
         if count == 0 {
             self.look_count = self.look_count.saturating_add(1);
             return EndedBatches {
@@ -76,18 +77,17 @@ impl InFlightBatches {
         }
         let elapsed_ns = now_ns.saturating_sub(self.front_since_ns);
         self.learn(elapsed_ns / count as u64);
-        let was_alone = self.count() == 1;
-        self.enqueued_ns.drain(..count);
+        self.count -= count;
         self.watch_front(now_ns);
         EndedBatches {
             count,
-            alone_ns: was_alone.then_some(elapsed_ns),
+            alone_ns: self.is_alone.then_some(elapsed_ns),
         }
     }
 
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
-        self.enqueued_ns.clear();
+        self.count = 0;
     }
 
     /// When to look next; not later than now: at once. Never asked while nothing is in flight.
@@ -213,9 +213,35 @@ mod tests {
         assert!(!in_flight.is_overdue(19, 5));
         assert!(in_flight.is_overdue(20, 5));
         let ended_now = in_flight.look(22, 0);
-        assert_eq!((ended_now.count, ended_now.alone_ns), (1, Some(7)));
+        // The first was there when it began.
+        assert_eq!((ended_now.count, ended_now.alone_ns), (1, None));
         // A backend that counts wrongly.
         assert_eq!(in_flight.look(23, 9).count, 0);
         assert!(in_flight.is_empty());
+    }
+    #[test]
+    fn only_a_batch_that_no_other_met_was_alone() {
+        let mut in_flight = InFlightBatches::new(false);
+        let mut alone_of = |events: &[(u64, bool)]| {
+            let mut alone_ns = Vec::new();
+            for (now_ns, is_begin) in events {
+                match is_begin {
+                    true => in_flight.begin(*now_ns),
+                    false => {
+                        let left = in_flight.count() - 1;
+                        alone_ns.push(in_flight.look(*now_ns, left).alone_ns);
+                    }
+                }
+            }
+            assert!(in_flight.is_empty());
+            alone_ns
+        };
+        assert_eq!(alone_of(&[(0, true), (9, false)]), [Some(9)]);
+        let overlapping = [(10, true), (11, true), (20, false), (25, false)];
+        assert_eq!(alone_of(&overlapping), [None, None]);
+        let chained = [(30, true), (31, true), (40, false), (41, true)];
+        let chained = [&chained[..], &[(50, false), (60, false)]].concat();
+        assert_eq!(alone_of(&chained), [None; 3]);
+        assert_eq!(alone_of(&[(70, true), (73, false)]), [Some(3)]);
     }
 }

@@ -4,7 +4,7 @@
 //! - [`depth`]: how many an instance may have, by what overlap gains.
 //! - [`stream_instance`]: one instance with both, and what becomes of it if its device hangs.
 //! - [`stream_core`]: the core that drives several of them.
-//! - [`waiting`]: an instance that is driven as if it blocked, where its model lets no batches
+//! - [`synchronous`]: an instance that is driven as if it blocked, where its model lets no batches
 //!   overlap: with sequences, whose scheduler waits for what it gave out, and under a rate limit,
 //!   whose resources are one execution's.
 //!
@@ -20,4 +20,15 @@ pub(crate) mod depth;
 pub(crate) mod in_flight;
 pub(crate) mod stream_core;
 pub(crate) mod stream_instance;
-pub(crate) mod waiting;
+pub(crate) mod synchronous;
+
+use std::time::Duration;
+
+/// Waits for the next look: sleeps until `look_ns`, or spins once if that is not later than now.
+fn pause_until(look_ns: u64, now_ns: u64) {
+    if look_ns > now_ns {
+        std::thread::sleep(Duration::from_nanos(look_ns - now_ns));
+    } else {
+        std::hint::spin_loop();
+    }
+}

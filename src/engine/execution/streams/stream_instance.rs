@@ -1,21 +1,20 @@
 //! One instance that keeps batches in flight.
 
-use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::mem::{ManuallyDrop, replace, take};
 use std::sync::Arc;
 
-use conch_config::Scheduling;
 use conch_log::LogLimiter;
 
 use crate::backend::Instance;
 use crate::clock::monotonic_ns;
 use crate::execution::queue::ModelQueue;
-use crate::execution::seat::{guarded, panicked};
+use crate::execution::seat::guarded;
 use crate::execution::streams::depth::Depth;
 use crate::execution::streams::in_flight::InFlightBatches;
 use crate::model::readiness::check::ReadinessCheck;
-use crate::request::context::Executor;
-use crate::{Batch, Error, PendingResponses, RequestHandle};
+use crate::model::stats::FailureReason;
+use crate::request::refusal::refuse;
+use crate::{Batch, Error, PendingResponses};
 
 /// Polls that fail one after the other before the instance is given up: a backend that fails each
 /// time never finishes anything.
@@ -25,15 +24,16 @@ const CALL_NS_MAX: u64 = 10_000_000;
 
 /// An instance with its batches in flight.
 pub(crate) struct StreamInstance {
-    /// None once it was given up.
-    instance: Option<ManuallyDrop<Box<dyn Instance>>>,
+    /// Or why it was given up.
+    instance: Result<Box<dyn Instance>, Error>,
     name: Arc<str>,
     depth: Depth,
     in_flight: InFlightBatches,
-    /// By batch in flight, if their scheduler waits for them: what it gave out.
-    given_out: Vec<Vec<RequestHandle>>,
+    /// Its device ran out of work since its core last waited.
+    has_run_out: bool,
     queue: Arc<ModelQueue>,
-    core: usize,
+    /// It executes what is queued, and no longer only its warm-up.
+    is_serving: bool,
     timeout_ns: u64,
     failed_poll_count: u32,
     limiter: LogLimiter,
@@ -45,19 +45,18 @@ impl StreamInstance {
         instance: Box<dyn Instance>,
         name: &str,
         queue: &Arc<ModelQueue>,
-        core: usize,
         spins: bool,
     ) -> StreamInstance {
         let depth_max = instance.depth_max().map_or(1, usize::from);
         let timeout_seconds = queue.config().own.execution_timeout_seconds;
         StreamInstance {
-            instance: Some(ManuallyDrop::new(instance)),
+            instance: Ok(instance),
             name: Arc::from(name),
             depth: Depth::new(depth_max),
             in_flight: InFlightBatches::new(spins),
-            given_out: Vec::new(),
+            has_run_out: false,
             queue: Arc::clone(queue),
-            core,
+            is_serving: false,
             timeout_ns: timeout_seconds.saturating_mul(1_000_000_000),
             failed_poll_count: 0,
             limiter: LogLimiter::default(),
@@ -66,20 +65,21 @@ impl StreamInstance {
 
     /// The backend's readiness hook, where it has one.
     pub(crate) fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
-        self.instance.as_ref()?.readiness_check()
+        self.instance.as_ref().ok()?.readiness_check()
     }
 
-    /// Whether it takes batches at all.
-    pub(crate) fn is_there(&self) -> bool {
-        self.instance.is_some()
+    /// It is warm. From now on, if it is given up, so is its queue.
+    pub(crate) fn begin_service(&mut self) {
+        self.is_serving = true;
     }
 
-    pub(crate) fn queue(&self) -> &Arc<ModelQueue> {
-        &self.queue
+    /// Why it takes no batches any more.
+    pub(crate) fn fault(&self) -> Option<&Error> {
+        self.instance.as_ref().err()
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.is_there() && self.in_flight.count() < self.depth.current()
+        self.instance.is_ok() && self.in_flight.count() < self.depth.current()
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -90,63 +90,67 @@ impl StreamInstance {
         self.in_flight.next_look_ns(now_ns)
     }
 
-    /// The device ran out of work although requests waited.
-    pub(crate) fn note_idle(&mut self) {
-        self.depth.idled();
+    /// The core waits, for requests or for the device: a device that is idle now says nothing about
+    /// the depth.
+    pub(crate) fn note_wait(&mut self) {
+        self.has_run_out = false;
     }
 
-    /// Hands a batch over, leaving it empty.
+    /// Hands a batch over, leaving it empty. One that was given up refuses it.
     pub(crate) fn enqueue(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
-        let Some(instance) = &mut self.instance else {
-            return;
+        let instance = match &mut self.instance {
+            Ok(instance) => instance,
+            Err(error) => {
+                for live in batch.drain(..) {
+                    refuse(live, FailureReason::Other, error.clone(), pending);
+                }
+                pending.flush();
+                return;
+            }
         };
-        let is_awaited = matches!(self.queue.config().scheduling, Scheduling::Sequence(_));
-        let handles = is_awaited.then(|| batch.iter().map(|live| Arc::clone(live.handle())));
-        let handles = handles.map(Iterator::collect);
+        if take(&mut self.has_run_out) {
+            self.depth.note_idle();
+        }
         let start_ns = monotonic_ns();
         let is_in_flight = guarded(batch, pending, |batch, pending| {
             instance.enqueue(batch, pending)
         });
-        self.note_call("Enqueue", start_ns);
+        let now_ns = self.check_call("Enqueue", start_ns);
         if is_in_flight == Some(true) {
             // The device cannot have begun before.
-            self.in_flight.begin(monotonic_ns());
-            self.given_out.extend(handles);
+            self.in_flight.begin(now_ns);
         }
     }
 
-    /// Finishes what is done. Returns how many batches ended.
-    pub(crate) fn poll(&mut self, pending: &mut PendingResponses) -> usize {
-        let Some(instance) = self
-            .instance
-            .as_mut()
-            .filter(|_| !self.in_flight.is_empty())
-        else {
-            return 0;
+    /// Finishes what is done.
+    pub(crate) fn poll(&mut self, pending: &mut PendingResponses) {
+        let Ok(instance) = &mut self.instance else {
+            return;
         };
+        if self.in_flight.is_empty() {
+            return;
+        }
         let start_ns = monotonic_ns();
         let polled = guarded(&mut Batch::new(), pending, |_, pending| {
             instance.poll(pending)
         });
-        self.note_call("Poll", start_ns);
-        let now_ns = monotonic_ns();
+        let now_ns = self.check_call("Poll", start_ns);
         let left = match polled {
             Some(Ok(left)) => {
                 self.failed_poll_count = 0;
                 left
             }
             failed => {
-                self.note_failed_poll(failed.and_then(Result::err), pending);
+                self.note_failed_poll(now_ns, failed.and_then(Result::err), pending);
                 self.in_flight.count()
             }
         };
         let was_full = self.in_flight.count() == self.depth.current();
         let ended_now = self.in_flight.look(now_ns, left);
         if ended_now.count > 0 {
-            let ended = ended_now.count.min(self.given_out.len());
-            self.given_out.drain(..ended);
+            self.has_run_out = self.in_flight.is_empty();
             self.depth
-                .ended(now_ns, ended_now.count, was_full, ended_now.alone_ns);
+                .note_ended(now_ns, ended_now.count, was_full, ended_now.alone_ns);
         } else if self.in_flight.is_overdue(now_ns, self.timeout_ns) {
             let seconds = self.timeout_ns / 1_000_000_000;
             self.give_up(
@@ -154,34 +158,32 @@ impl StreamInstance {
                 pending,
             );
         }
-        ended_now.count
     }
 
-    /// Answers what is in flight with an error and leaves the instance aside for good: its device
-    /// may still use its memory.
+    /// Answers what is in flight with an error and leaves the instance aside for good.
     fn give_up(&mut self, reason: &str, pending: &mut PendingResponses) {
-        let Some(mut instance) = self.instance.take() else {
+        let text = format!("instance '{}' is out of service: {reason}", self.name);
+        let error = Error::unavailable(text.clone());
+        let Ok(instance) = replace(&mut self.instance, Err(error.clone())) else {
             return;
         };
-        let text = format!("instance '{}' is out of service: {reason}", self.name);
+        // Never dropped: its device may still use its memory.
+        let mut instance = ManuallyDrop::new(instance);
         let count = self.in_flight.count();
-        conch_log::error!(
-            "{text}; {count} batches in flight are answered with an error, and model '{}' serves \
-             no more until it is loaded again",
-            self.queue.config().name
-        );
-        self.queue.fail(Error::unavailable(text.clone()));
+        conch_log::error!("{text}; {count} batches in flight are answered with an error");
+        if self.is_serving {
+            let model = &self.queue.config().name;
+            conch_log::error!("model '{model}' serves no more until it is loaded again");
+            self.queue.fail(error);
+        }
         guarded(&mut Batch::new(), pending, |_, pending| {
             instance.abandon(&Error::internal(text), pending);
         });
         self.in_flight.clear();
-        for handle in self.given_out.drain(..).flatten() {
-            self.queue.reclaim(handle, self.core);
-        }
-        // `instance` is not dropped: see above.
     }
 
-    fn note_call(&self, what: &str, start_ns: u64) {
+    /// Tells of a call that blocked. Returns the time.
+    fn check_call(&self, what: &str, start_ns: u64) -> u64 {
         let now_ns = monotonic_ns();
         let duration_ns = now_ns.saturating_sub(start_ns);
         if duration_ns > CALL_NS_MAX {
@@ -195,14 +197,20 @@ impl StreamInstance {
                 ),
             );
         }
+        now_ns
     }
 
     /// A poll that failed or panicked.
-    fn note_failed_poll(&mut self, error: Option<Error>, pending: &mut PendingResponses) {
+    fn note_failed_poll(
+        &mut self,
+        now_ns: u64,
+        error: Option<Error>,
+        pending: &mut PendingResponses,
+    ) {
         self.failed_poll_count += 1;
         if let Some(error) = error {
             self.limiter.warn(
-                monotonic_ns(),
+                now_ns,
                 format_args!("a poll of instance '{}' failed: {error}", self.name),
             );
         }
@@ -211,19 +219,6 @@ impl StreamInstance {
                 &format!("{FAILED_POLLS_MAX} polls failed one after the other"),
                 pending,
             );
-        }
-    }
-}
-
-impl Drop for StreamInstance {
-    /// Of an instance with nothing in flight, or whose backend ends what is.
-    fn drop(&mut self) {
-        if let Some(instance) = self.instance.take()
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
-                drop(ManuallyDrop::into_inner(instance));
-            }))
-        {
-            conch_log::error!("an instance failed to end: {}", panicked(&*panic).message);
         }
     }
 }

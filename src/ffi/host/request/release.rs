@@ -112,10 +112,11 @@ impl BackendRequest {
         let Ok(origin) = self.origin() else { return };
         // SAFETY: nobody takes the request out any more: it has left the states in which its
         // backend can release it.
-        if let Ok(request) = unsafe { self.request() }
-            && !is_reported
-        {
-            report_failure(origin, request);
+        if let Ok(request) = unsafe { self.request() } {
+            if !is_reported {
+                report_failure(origin, request);
+            }
+            request.abandon();
         }
         // Whoever unloads the model does not wait for it.
         origin.model.free();

@@ -15,6 +15,8 @@ struct Device {
     depth_max: usize,
     /// Batches that may still end, over all instances; none: all at once.
     may_end: Option<AtomicUsize>,
+    /// Of the first instance no batch ends.
+    holds_first: AtomicBool,
     in_flight: AtomicUsize,
     in_flight_max: AtomicUsize,
     polls: AtomicUsize,
@@ -120,6 +122,9 @@ impl Instance for StreamFake {
         if self.device.fails_polls.load(Ordering::SeqCst) {
             return Err(Error::internal("no such event"));
         }
+        if self.name == "m_0_0" && self.device.holds_first.load(Ordering::SeqCst) {
+            return Ok(self.flights.len());
+        }
         while !self.flights.is_empty() && self.device.ends_one() {
             if let Some(mut batch) = self.flights.pop_front() {
                 answer(&mut batch, pending);
@@ -131,6 +136,7 @@ impl Instance for StreamFake {
 
     fn abandon(&mut self, error: &Error, pending: &mut PendingResponses) {
         for live in self.flights.iter().flatten() {
+            live.abandon();
             live.shared().model.free();
             pending.push(live.shared(), Some(Err(error.clone())), true);
         }
@@ -162,27 +168,41 @@ impl StreamBed {
         specs: Vec<InstanceSpec>,
         limiter: Option<Arc<RateLimiter>>,
     ) -> StreamBed {
+        let device = Arc::new(device);
+        let (version, cores) = StreamBed::start(config, &device, specs, limiter);
+        StreamBed {
+            version,
+            device,
+            recorder: Arc::default(),
+            cores: Arc::new(cores.unwrap()),
+        }
+    }
+
+    /// A version, and its cores if they started.
+    fn start(
+        config: &str,
+        device: &Arc<Device>,
+        specs: Vec<InstanceSpec>,
+        limiter: Option<Arc<RateLimiter>>,
+    ) -> (Arc<ModelVersion>, Result<Cores, Error>) {
         let resolved = crate::testing::config(&format!("backend: 'fake' {config}"));
-        let instance_plan = InstancePlan {
+        let mut instance_plan = InstancePlan {
             specs,
-            policy: policy_of(ExecutionPolicy::Streams, &resolved, limiter.is_some()),
+            policy: effective_policy(ExecutionPolicy::Streams, &resolved, limiter.is_some()),
             is_parallel: false,
             warm_up: WarmUp::default(),
             limiter,
             progress: Arc::default(),
         };
-        let device = Arc::new(device);
         let placement = placement();
-        let as_model: Arc<dyn backend::Model> = Arc::clone(&device) as _;
+        let as_model: Arc<dyn backend::Model> = Arc::clone(device) as _;
         let (parts, queue) = queued(config, &instance_plan, None, &placement.timer_thread);
         let version = Arc::new(ModelVersion::new(parts));
-        let cores = start_cores(&version, &queue, &as_model, instance_plan, &placement).unwrap();
-        StreamBed {
-            version,
-            device,
-            recorder: Arc::default(),
-            cores: Arc::new(cores),
-        }
+        let budget = conch_memory::Budget::new(1 << 20);
+        instance_plan.warm_up =
+            WarmUp::prepare(&version, std::path::Path::new("/"), &budget).unwrap();
+        let cores = start_cores(&version, &queue, &as_model, instance_plan, &placement);
+        (version, cores)
     }
 
     fn gpu(config: &str, device: Device, count: usize) -> StreamBed {
@@ -304,6 +324,24 @@ fn what_is_in_flight_and_queued_ends_before_the_cores_do() {
         StreamBed::slots_of(&bed.recorder.wait(6)),
         [0, 1, 2, 3, 4, 5]
     );
+    stopping.join().unwrap();
+    bed.stop(2);
+}
+
+#[test]
+fn at_the_end_no_instance_waits_for_another() {
+    let bed = StreamBed::gpu(CONFIG, Device::held(1), 2);
+    bed.device.holds_first.store(true, Ordering::SeqCst);
+    bed.submit(0..2);
+    bed.device.wait_in_flight(2);
+    let cores = Arc::clone(&bed.cores);
+    let stopping = std::thread::spawn(move || cores.stop());
+    until("the queue is closed", || bed.version.is_closed());
+    pause();
+    bed.device.let_go(2);
+    assert_eq!(StreamBed::slots_of(&bed.recorder.wait(1)), [1]);
+    bed.device.holds_first.store(false, Ordering::SeqCst);
+    assert_eq!(StreamBed::slots_of(&bed.recorder.wait(1)), [0]);
     stopping.join().unwrap();
     bed.stop(2);
 }
@@ -445,8 +483,25 @@ fn check_fault(bed: StreamBed, text: &str, dropped: usize) {
 #[test]
 fn a_batch_that_never_ends_takes_its_instance_out_of_service() {
     let bed = StreamBed::gpu(&format!("{TIMEOUT} {CONFIG}"), Device::held(2), 1);
+    let told_count = Arc::new(AtomicUsize::new(0));
+    let listen = || {
+        let told_count = Arc::clone(&told_count);
+        let listener = move || {
+            told_count.fetch_add(1, Ordering::SeqCst);
+        };
+        bed.cores.queue().when_failed(Box::new(listener));
+    };
+    listen();
     bed.submit(0..4);
     bed.device.wait_in_flight(2);
+    until("the queue is closed", || bed.version.fault().is_some());
+    until("it is told", || told_count.load(Ordering::SeqCst) == 1);
+    listen();
+    assert_eq!(
+        told_count.load(Ordering::SeqCst),
+        2,
+        "late, and told at once"
+    );
     let text =
         "instance 'm_0_0' is out of service: an execution did not end on its device within 1 s";
     check_fault(bed, text, 0);
@@ -474,4 +529,46 @@ fn a_sequence_on_a_device_that_hangs_does_not_keep_its_core() {
     let failed = bed.recorder.wait(1).remove(0);
     assert_eq!(error_of(failed).code, Code::Internal);
     bed.stop(0);
+}
+
+/// A configuration whose warm-up executes `count` batches.
+fn warmed_up(config: &str, count: u32) -> String {
+    format!(
+        "{config} model_warmup {{ name: 'one' batch_size: 1 count: {count} inputs {{ key: 'a' \
+         value {{ data_type: TYPE_INT32 dims: 1 zero_data: true }} }} }}"
+    )
+}
+
+#[test]
+fn a_warm_up_that_never_ends_fails_the_load_alone() {
+    let config = warmed_up(&format!("{TIMEOUT} {CONFIG}"), 0);
+    let device = Arc::new(Device::held(2));
+    let specs = vec![spec(0, InstanceKind::Gpu, 0)];
+    let (version, cores) = StreamBed::start(&config, &device, specs, None);
+    assert_eq!(
+        cores.err(),
+        Some(Error::unavailable(
+            "instance 'm_0_0' is out of service: an execution did not end on its device within 1 s"
+        ))
+    );
+    // Other instances of the queue, if it served already, would go on.
+    assert_eq!(version.fault(), None);
+    assert_eq!(device.dropped.load(Ordering::SeqCst), 0, "it may be in use");
+}
+
+#[test]
+fn a_warm_up_does_not_show_that_more_batches_help() {
+    let device = Device::held(8);
+    device.let_go(99);
+    let bed = StreamBed::gpu(&warmed_up(CONFIG, 99), device, 1);
+    bed.submit(0..4);
+    until("two are in flight", || {
+        bed.device.in_flight.load(Ordering::SeqCst) >= 2
+    });
+    pause();
+    let in_flight = bed.device.in_flight.load(Ordering::SeqCst);
+    bed.device.let_go(4);
+    bed.recorder.wait(4);
+    assert_eq!(in_flight, 2);
+    bed.stop(1);
 }
