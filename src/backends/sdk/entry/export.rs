@@ -11,214 +11,111 @@
 /// without a thread that waits, for which its instance implements [`StreamInstance`].
 #[macro_export]
 macro_rules! export_backend {
-    (@all_but_execute $backend:ty) => {
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-            type Model = <$backend as $crate::Backend>::Model;
-            type Instance = <Model as $crate::Model>::Instance;
-            type RawError = *mut abi::TRITONSERVER_Error;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_Initialize(
-                backend: *mut abi::TRITONBACKEND_Backend,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::initialize::<$backend>(backend) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_Finalize(
-                backend: *mut abi::TRITONBACKEND_Backend,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::finalize::<$backend>(backend) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_GetBackendAttribute(
-                backend: *mut abi::TRITONBACKEND_Backend,
-                attributes: *mut abi::TRITONBACKEND_BackendAttribute,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::attributes::<$backend>(backend, attributes) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInitialize(
-                model: *mut abi::TRITONBACKEND_Model,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::model_initialize::<Model>(model) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelFinalize(
-                model: *mut abi::TRITONBACKEND_Model,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::model_finalize::<Model>(model) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInstanceInitialize(
-                instance: *mut abi::TRITONBACKEND_ModelInstance,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_initialize::<Instance>(instance) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInstanceFinalize(
-                instance: *mut abi::TRITONBACKEND_ModelInstance,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_finalize::<Instance>(instance) }
-            }
-        };
+    ($backend:ty) => {
+        $crate::export_backend!(@all_but_execute $backend);
+        $crate::export_backend!(@execute $backend, instance_execute);
     };
     ($backend:ty, detached) => {
         $crate::export_backend!(@all_but_execute $backend);
-
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
-                instance: *mut abi::TRITONBACKEND_ModelInstance,
-                requests: *mut *mut abi::TRITONBACKEND_Request,
-                request_count: u32,
-            ) -> *mut abi::TRITONSERVER_Error {
-                // SAFETY: both contracts are that of the header.
-                unsafe {
-                    entry::instance_execute_detached::<Instance>(instance, requests, request_count)
-                }
-            }
-        };
+        $crate::export_backend!(@execute $backend, instance_execute_detached);
     };
     ($backend:ty, stream) => {
         $crate::export_backend!(@all_but_execute $backend);
-
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
-            type RawError = *mut abi::TRITONSERVER_Error;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
+        $crate::export_backend!(@execute $backend, instance_execute_stream);
+        $crate::export_backend!(@functions $backend;
+            CONCH_ModelInstanceEnqueue = instance_enqueue::<Instance>(
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
                 requests: *mut *mut abi::TRITONBACKEND_Request,
                 request_count: u32,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe {
-                    entry::instance_execute_stream::<Instance>(instance, requests, request_count)
-                }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn CONCH_ModelInstanceEnqueue(
-                instance: *mut abi::TRITONBACKEND_ModelInstance,
-                requests: *mut *mut abi::TRITONBACKEND_Request,
-                request_count: u32,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_enqueue::<Instance>(instance, requests, request_count) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn CONCH_ModelInstancePoll(
+            );
+            CONCH_ModelInstancePoll = instance_poll::<Instance>(
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
                 in_flight_count: *mut u32,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_poll::<Instance>(instance, in_flight_count) }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn CONCH_ModelInstanceDepthMax(
+            );
+            CONCH_ModelInstanceDepthMax = instance_depth_max::<Instance>(
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
                 depth_max: *mut u32,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_depth_max::<Instance>(instance, depth_max) }
-            }
-        };
+            );
+        );
     };
     ($backend:ty, open $(, $more:ident)?) => {
         $crate::export_backend!($backend $(, $more)?);
-
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn CONCH_ModelInstanceExecuteBegin(
+        $crate::export_backend!(@functions $backend;
+            CONCH_ModelInstanceExecuteBegin = instance_execute_begin::<Instance>(
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
                 requests: *mut *mut abi::TRITONBACKEND_Request,
                 request_count: u32,
                 wait_ns: u64,
                 is_open: *mut bool,
-            ) -> *mut abi::TRITONSERVER_Error {
-                // SAFETY: both contracts are that of the header.
-                unsafe {
-                    entry::instance_execute_begin::<Instance>(
-                        instance,
-                        requests,
-                        request_count,
-                        wait_ns,
-                        is_open,
-                    )
-                }
-            }
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn CONCH_ModelInstanceExecuteEnd(
+            );
+            CONCH_ModelInstanceExecuteEnd = instance_execute_end::<Instance>(
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
-            ) -> *mut abi::TRITONSERVER_Error {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_execute_end::<Instance>(instance) }
-            }
-        };
+            );
+        );
     };
     ($backend:ty, ready) => {
         $crate::export_backend!($backend);
-
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInstanceReady(
+        $crate::export_backend!(@functions $backend;
+            TRITONBACKEND_ModelInstanceReady = instance_ready::<Model>(
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
-            ) -> *mut abi::TRITONSERVER_Error {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_ready::<<$backend as $crate::Backend>::Model>(instance) }
-            }
-        };
+            );
+        );
     };
-    ($backend:ty) => {
-        $crate::export_backend!(@all_but_execute $backend);
-
-        const _: () = {
-            use $crate::abi;
-            use $crate::entry;
-            type Instance = <<$backend as $crate::Backend>::Model as $crate::Model>::Instance;
-            type RawError = *mut abi::TRITONSERVER_Error;
-
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
+    (@all_but_execute $backend:ty) => {
+        $crate::export_backend!(@functions $backend;
+            TRITONBACKEND_Initialize = initialize::<ExportedBackend>(
+                backend: *mut abi::TRITONBACKEND_Backend,
+            );
+            TRITONBACKEND_Finalize = finalize::<ExportedBackend>(
+                backend: *mut abi::TRITONBACKEND_Backend,
+            );
+            TRITONBACKEND_GetBackendAttribute = attributes::<ExportedBackend>(
+                backend: *mut abi::TRITONBACKEND_Backend,
+                attributes: *mut abi::TRITONBACKEND_BackendAttribute,
+            );
+            TRITONBACKEND_ModelInitialize = model_initialize::<Model>(
+                model: *mut abi::TRITONBACKEND_Model,
+            );
+            TRITONBACKEND_ModelFinalize = model_finalize::<Model>(
+                model: *mut abi::TRITONBACKEND_Model,
+            );
+            TRITONBACKEND_ModelInstanceInitialize = instance_initialize::<Instance>(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            );
+            TRITONBACKEND_ModelInstanceFinalize = instance_finalize::<Instance>(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            );
+        );
+    };
+    (@execute $backend:ty, $entry:ident) => {
+        $crate::export_backend!(@functions $backend;
+            TRITONBACKEND_ModelInstanceExecute = $entry::<Instance>(
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
                 requests: *mut *mut abi::TRITONBACKEND_Request,
                 request_count: u32,
-            ) -> RawError {
-                // SAFETY: both contracts are that of the header.
-                unsafe { entry::instance_execute::<Instance>(instance, requests, request_count) }
-            }
+            );
+        );
+    };
+    (@functions $backend:ty; $(
+        $name:ident = $entry:ident::<$of:ident>($($argument:ident: $kind:ty),* $(,)?);
+    )*) => {
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+            type ExportedBackend = $backend;
+            type Model = <ExportedBackend as $crate::Backend>::Model;
+            #[allow(dead_code)] // Not all functions are of instances.
+            type Instance = <Model as $crate::Model>::Instance;
+
+            $(
+                #[unsafe(no_mangle)]
+                unsafe extern "C" fn $name(
+                    $($argument: $kind),*
+                ) -> *mut abi::TRITONSERVER_Error {
+                    // SAFETY: both contracts are that of the header.
+                    unsafe { entry::$entry::<$of>($($argument),*) }
+                }
+            )*
         };
     };
 }
