@@ -69,24 +69,23 @@ impl Event {
         }
     }
 
-    /// The time from `earlier` until this event, on the device's clock; 0 if that is negative. Both
-    /// are timed, of one device, and reached.
+    /// The time from `other` until this event, on the device's clock; negative if this one came
+    /// first. Both are timed, of one device, and reached.
     ///
     /// # Errors
     /// What the driver refuses: an event that is not reached, or without a time.
-    pub fn ns_since(&self, earlier: &Event) -> Result<u64, CudaError> {
+    pub fn ns_since(&self, other: &Event) -> Result<i64, CudaError> {
         let _current = self.device.current()?;
         let mut milliseconds = 0.0f32;
         // SAFETY: both events live, and the result is writable.
         check("cuEventElapsedTime", unsafe {
-            sys::cuEventElapsedTime(&raw mut milliseconds, earlier.handle, self.handle)
+            sys::cuEventElapsedTime(&raw mut milliseconds, other.handle, self.handle)
         })?;
         #[allow(
             clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a cast of a float saturates, and times below 0 are none"
+            reason = "a cast of a float saturates"
         )]
-        Ok((f64::from(milliseconds) * 1e6) as u64)
+        Ok((f64::from(milliseconds) * 1e6) as i64)
     }
 
     /// Blocks, without spinning, until the stream has passed the mark.

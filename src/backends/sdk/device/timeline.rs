@@ -89,7 +89,7 @@ impl DeviceClock {
         let mut earliest_ns = enqueued_ns;
         let mut time_of = |event: &Event| {
             let since_ns = event.ns_since(&self.anchor).ok()?;
-            let at_ns = self.anchor_ns.saturating_add(since_ns);
+            let at_ns = self.anchor_ns.saturating_add_signed(since_ns);
             earliest_ns = at_ns.clamp(earliest_ns, noticed_ns.max(earliest_ns));
             Some(earliest_ns)
         };
