@@ -1,4 +1,4 @@
-//! How the elements of a request's output come from those of its inputs.
+//! The elements of a request's output, and those of its inputs that each is made from.
 
 use conch_backend_sdk as sdk;
 use sdk::{element_count, shape_text};

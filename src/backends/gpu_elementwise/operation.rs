@@ -1,4 +1,4 @@
-//! What a model computes, from the `parameters` of its configuration.
+//! The operation of a model, from the `parameters` of its configuration.
 
 use conch_backend_sdk as sdk;
 use sdk::{Error, ModelConfig};

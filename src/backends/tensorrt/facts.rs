@@ -1,4 +1,4 @@
-//! What an engine says of itself: its tensors, and what they may be in each profile.
+//! Facts about an engine, as it tells them: its tensors, and their bounds in each profile.
 
 use std::ffi::{CStr, CString};
 

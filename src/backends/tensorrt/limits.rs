@@ -3,7 +3,7 @@
 use conch_backend_sdk as sdk;
 use sdk::{Error, ModelConfig};
 
-use crate::facts::{Bounds, Facts, Tensor, text};
+use crate::facts::{Bounds, Facts, Tensor, check_shape, text};
 use crate::wiring::{Feed, Way};
 
 /// The bounds of each tensor in a profile, as far as the configuration lets them be: an open
@@ -60,26 +60,14 @@ pub fn limits(
 
 /// Fixes the dimensions that the configuration fixes.
 fn narrow(bounds: &mut Bounds, configured: &[i64]) -> Result<(), String> {
-    if configured.len() != bounds.max.len() {
-        return Err(format!(
-            "model expected {} dimensions but received {} dimensions",
-            bounds.max.len(),
-            configured.len()
-        ));
-    }
-    let limits = bounds.min.iter().zip(&mut bounds.max);
-    for (index, (dim, (min, max))) in configured.iter().zip(limits).enumerate() {
+    let mut largest = configured.to_vec();
+    for (dim, max) in largest.iter_mut().zip(&bounds.max) {
         if *dim == -1 {
-            continue;
+            *dim = *max;
         }
-        if *dim < *min || *dim > *max {
-            return Err(format!(
-                "model expected the shape of dimension {index} to be between {min} and {max} but \
-                 received {dim}"
-            ));
-        }
-        *max = *dim;
     }
+    check_shape(&largest, bounds)?;
+    bounds.max = largest;
     Ok(())
 }
 

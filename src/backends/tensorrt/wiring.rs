@@ -1,4 +1,4 @@
-//! Which tensor of an engine goes which way, decided once per instance.
+//! The way of each tensor of an engine, decided once per instance.
 
 use conch_backend_sdk as sdk;
 use sdk::{BatchInput, BatchOutput, Error, ModelConfig};

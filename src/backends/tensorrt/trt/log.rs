@@ -1,4 +1,4 @@
-//! What TensorRT says.
+//! The log that TensorRT writes to.
 
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
