@@ -26,17 +26,18 @@ mod factory;
 mod gather;
 mod guard;
 mod input;
-mod kept_response;
 mod library;
 pub mod log;
 mod memory_charge;
 mod metrics;
+mod owned_response;
 mod parameter;
 mod request;
 mod response;
 mod scatter;
 mod server;
 mod slot;
+mod state;
 mod stream_instance;
 mod symbol;
 mod tensor_bytes;
@@ -71,13 +72,14 @@ pub use memory_charge::MemoryCharge;
 pub use metrics::{Metric, MetricFamily, MetricKind};
 pub use parameter::{Parameter, ParameterValue};
 pub use request::Request;
-pub use response::{Buffer, Outgoing, Response, State};
+pub use response::{Buffer, Outgoing, Response};
 pub use scatter::{Scatter, Share};
 pub use serde_json;
 pub use server::{
     HostMemory, OutputMemory, Server, ServerCall, ServerDelivery, ServerOutput, ServerRequest,
     ServerResponse, TensorMemory,
 };
+pub use state::State;
 pub use stream_instance::StreamInstance;
 pub use tensor_bytes::{Element, TensorBytes};
 pub use trace::{RequestTrace, TraceParent};

@@ -10,8 +10,8 @@ use conch_memory::MemoryPlace;
 
 use crate::device::{MemoryTarget, place_of, raw_kind};
 use crate::error::c_string;
-use crate::kept_response::KeptResponse;
 use crate::library::keep_loaded;
+use crate::owned_response::OwnedResponse;
 use crate::slot::{Outcome, Slot};
 use crate::symbol::ServerFunction;
 use crate::{Code, DataType, Error, Input, TensorBytes, TensorMemory};
@@ -49,15 +49,12 @@ impl<'b> Response<'b> {
     /// [`Request::take_kept`](crate::Request::take_kept) when the batch is finished. Its outputs do
     /// not move meanwhile. A request keeps one response; another one takes its place.
     pub fn keep(self) {
-        let raw = self.outgoing.raw;
-        std::mem::forget(self.outgoing);
-        // SAFETY: the response is live, and nobody else's since it was forgotten.
-        self.slot.kept.set(Some(unsafe { KeptResponse::new(raw) }));
+        self.slot.kept.set(Some(self.outgoing.raw));
     }
 
     /// The response that `slot` keeps, if there is one.
     pub(crate) fn resume(slot: &'b Slot) -> Option<Self> {
-        let raw = slot.kept.take()?.into_raw();
+        let raw = slot.kept.take()?;
         let outgoing = Outgoing { raw };
         Some(Response { outgoing, slot })
     }
@@ -94,18 +91,15 @@ impl DerefMut for Response<'_> {
 
 /// The contents of a response that is being made.
 pub struct Outgoing {
-    raw: NonNull<abi::TRITONBACKEND_Response>,
+    raw: OwnedResponse,
 }
-
-// SAFETY: the server lets any thread use a response, one at a time.
-unsafe impl Send for Outgoing {}
 
 impl Outgoing {
     /// # Safety
     /// `raw` is null or a fresh response, which the wrapper owns from now on.
     pub(crate) unsafe fn new(raw: *mut abi::TRITONBACKEND_Response) -> Result<Self, Error> {
-        let raw =
-            NonNull::new(raw).ok_or_else(|| Error::internal("server gave a null response"))?;
+        // SAFETY: by this function's contract.
+        let raw = unsafe { OwnedResponse::new(raw)? };
         Ok(Outgoing { raw })
     }
 
@@ -303,11 +297,10 @@ impl Outgoing {
     }
 
     fn dispatch(self, flags: u32, error: *mut abi::TRITONSERVER_Error) -> Result<(), Error> {
-        let raw = self.raw;
         // Sending consumes the response whatever it returns.
-        std::mem::forget(self);
+        let raw = self.raw.into_raw();
         // SAFETY: the response is live and ours until this call.
-        unsafe { Error::check(abi::TRITONBACKEND_ResponseSend(raw.as_ptr(), flags, error)) }
+        unsafe { Error::check(abi::TRITONBACKEND_ResponseSend(raw, flags, error)) }
     }
 }
 
@@ -391,16 +384,6 @@ fn flags(is_final: bool) -> u32 {
     }
 }
 
-impl Drop for Outgoing {
-    fn drop(&mut self) {
-        // SAFETY: live, ours, and never sent.
-        let deleted = unsafe { Error::check(abi::TRITONBACKEND_ResponseDelete(self.raw.as_ptr())) };
-        if let Err(error) = deleted {
-            crate::error!("failed to delete a response: {error}");
-        }
-    }
-}
-
 /// Memory of an output or a state, to be filled from front to back, or all at once by address.
 ///
 /// It may lie in memory that clients share, where it may overlap with other buffers and with
@@ -416,7 +399,7 @@ impl Buffer<'_> {
     /// # Safety
     /// `buffer` is writable for `byte_count` bytes during the wrapper's life, if `memory_type` is
     /// main memory.
-    unsafe fn new(
+    pub(crate) unsafe fn new(
         buffer: *mut c_void,
         byte_count: usize,
         memory_type: abi::TRITONSERVER_MemoryType,
@@ -509,98 +492,6 @@ impl Buffer<'_> {
     /// The address, for a framework that writes all of it as C does.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
-    }
-}
-
-/// The next value of an implicit state. It takes effect at [`update`](Self::update).
-pub struct State<'b> {
-    raw: NonNull<abi::TRITONBACKEND_State>,
-    request: PhantomData<&'b Slot>,
-}
-
-impl State<'_> {
-    /// # Safety
-    /// `request` is live during the wrapper's life.
-    pub(crate) unsafe fn new(
-        request: *mut abi::TRITONBACKEND_Request,
-        name: &CStr,
-        data_type: DataType,
-        shape: &[i64],
-    ) -> Result<Self, Error> {
-        let mut state = ptr::null_mut();
-        // SAFETY: the request is live; name and shape are copied.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_StateNew(
-                &raw mut state,
-                request,
-                name.as_ptr(),
-                data_type.to_raw(),
-                shape.as_ptr(),
-                u32::try_from(shape.len()).map_err(|_| Error::internal("too many dimensions"))?,
-            ))?;
-        }
-        let raw = NonNull::new(state).ok_or_else(|| Error::internal("server gave a null state"))?;
-        Ok(State {
-            raw,
-            request: PhantomData,
-        })
-    }
-
-    /// Memory for the state's value, to be filled before the update.
-    ///
-    /// # Errors
-    /// `Unsupported` if the server insists on GPU memory; otherwise whatever the server reports.
-    pub fn buffer(&mut self, byte_count: usize) -> Result<Buffer<'_>, Error> {
-        let mut buffer: *mut c_void = ptr::null_mut();
-        let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
-        let mut memory_type_id = 0;
-        // SAFETY: the state is live until updated, the results are writable, and the wrapper stays
-        // borrowed as long as its buffer.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_StateBuffer(
-                self.raw.as_ptr(),
-                &raw mut buffer,
-                byte_count as u64,
-                &raw mut memory_type,
-                &raw mut memory_type_id,
-            ))?;
-            Buffer::new(buffer, byte_count, memory_type, c"a sequence state")
-        }
-    }
-
-    /// As [`buffer`](Self::buffer), in `preferred` or wherever the server puts it.
-    ///
-    /// # Errors
-    /// Whatever the server reports.
-    pub fn buffer_in(
-        &mut self,
-        byte_count: usize,
-        preferred: MemoryPlace,
-    ) -> Result<MemoryTarget<'_>, Error> {
-        let mut buffer: *mut c_void = ptr::null_mut();
-        let mut memory_type = raw_kind(preferred.kind);
-        let mut memory_type_id = preferred.id;
-        // SAFETY: as for `buffer`.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_StateBuffer(
-                self.raw.as_ptr(),
-                &raw mut buffer,
-                byte_count as u64,
-                &raw mut memory_type,
-                &raw mut memory_type_id,
-            ))?;
-            let place = place_of(memory_type, memory_type_id)?;
-            MemoryTarget::new(buffer, byte_count, place, c"a sequence state")
-        }
-    }
-
-    /// Makes the value the one that the sequence's next request gets.
-    ///
-    /// # Errors
-    /// Whatever the server reports.
-    pub fn update(self) -> Result<(), Error> {
-        // SAFETY: live, and consumed by this call.
-        unsafe { Error::check(abi::TRITONBACKEND_StateUpdate(self.raw.as_ptr())) }
     }
 }
 

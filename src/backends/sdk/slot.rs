@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 
 use crate::TraceParent;
-use crate::kept_response::KeptResponse;
+use crate::owned_response::OwnedResponse;
 
 /// How far a request's answer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) struct Slot {
     /// A response with more to come was sent.
     pub(crate) has_partial: Cell<bool>,
     /// A response that was begun when the batch was enqueued.
-    pub(crate) kept: Cell<Option<KeptResponse>>,
+    pub(crate) kept: Cell<Option<OwnedResponse>>,
     /// What other threads may make child traces of, until the request is released.
     pub(crate) trace_parent: OnceCell<TraceParent>,
 }
