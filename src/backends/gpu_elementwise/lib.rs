@@ -92,11 +92,8 @@ impl sdk::Instance for Instance {
 
 impl sdk::StreamInstance for Instance {
     fn depth_max(&self) -> usize {
-        match self.device {
-            Some(_) => on_device::DEPTH,
-            // On CPUs it is executed, and blocks while it computes.
-            None => 0,
-        }
+        // On CPUs it is executed, and blocks while it computes.
+        self.device.as_ref().map_or(0, OnDevice::depth_max)
     }
 
     fn enqueue(&mut self, model: &Model, batch: DetachedBatch) {

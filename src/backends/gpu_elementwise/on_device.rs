@@ -4,12 +4,11 @@
 //! outputs are written where the server has them, if that is on the device. Requests whose inputs
 //! and outputs follow each other are one launch, whether the server or the copies put them so.
 
-use std::collections::VecDeque;
-
 use conch_backend_sdk as sdk;
 use sdk::{
-    Batch, DetachedBatch, DeviceConstants, DeviceKernel, DeviceRange, DeviceSlot, DeviceStream,
-    DeviceWork, Error, InstanceContext, KernelArgument, Request,
+    BatchStreams, DetachedBatch, DeviceAddress, DeviceBatches, DeviceConstants, DeviceKernel,
+    DeviceRange, DeviceStream, DeviceWork, Error, InstanceContext, KernelArgument, Request,
+    Response,
 };
 
 use crate::geometry::{ELEMENTS_MAX, Geometry};
@@ -18,17 +17,15 @@ use crate::ptx;
 use crate::signature::Signature;
 
 /// Batches in flight: one that is copied in, one that is computed, one that is copied out.
-pub const DEPTH: usize = 3;
+const DEPTH: usize = 3;
 
-/// Ranges of a batch that lie beside each other: the inputs, and the outputs.
-const OUTPUT_LANE: usize = 2;
+/// The outputs of a batch, which lie beside each other as the first and the second inputs do.
+const OUTPUT_GROUP: usize = 2;
 
 /// An instance on a GPU.
 pub struct OnDevice {
     /// First, as their work reads the rest.
-    slots: Vec<DeviceSlot>,
-    /// Slots with a batch, oldest first.
-    busy: VecDeque<usize>,
+    batches: DeviceBatches,
     kernel: DeviceKernel,
     table: Option<DeviceConstants>,
 }
@@ -51,72 +48,61 @@ impl OnDevice {
             None => None,
             Some(bytes) => Some(stream.constants(&bytes)?),
         };
-        let mut slots = vec![DeviceSlot::new(stream)?];
-        while slots.len() < DEPTH {
-            let more = DeviceStream::open(context, priority)?;
-            slots.extend(more.map(DeviceSlot::new).transpose()?);
+        let mut batches = DeviceBatches::new(&stream)?;
+        for _ in 0..DEPTH {
+            let own = stream.another(priority)?;
+            batches.add_slot(BatchStreams::one(&own), ())?;
         }
         Ok(Some(OnDevice {
-            slots,
-            busy: VecDeque::with_capacity(DEPTH),
+            batches,
             kernel,
             table,
         }))
     }
 
+    /// Batches that may be in flight.
+    pub fn depth_max(&self) -> usize {
+        self.batches.depth_max()
+    }
+
     /// Takes over a batch and enqueues its work. Does not wait for the device.
     pub fn enqueue(&mut self, signature: &Signature, batch: DetachedBatch) {
-        let free = self.slots.iter_mut().enumerate();
-        let free = free.into_iter().find(|(_, slot)| slot.is_free());
-        let Some((place, slot)) = free else {
-            batch.finish(|_| Err(Error::unavailable("too many batches are in flight")));
-            return;
-        };
         let table = self.table.as_ref().map_or(0, DeviceConstants::address);
         let kernel = &self.kernel;
-        // SAFETY: `plan` keeps the response of every output that it adds, and nothing here takes
-        // one back.
-        unsafe {
-            slot.begin(batch, |batch, work| {
-                enqueue_all(signature, kernel, table, batch, work)
-            });
-        }
-        if !slot.is_free() {
-            self.busy.push_back(place);
-        }
+        self.batches.enqueue(
+            batch,
+            |request| request.respond(),
+            |(), work| enqueue_all(signature, kernel, table, work),
+        );
     }
 
     /// Answers the batches that the device is done with, in order. Returns how many are in flight.
     pub fn poll(&mut self) -> usize {
-        while let Some(place) = self.busy.front() {
-            let is_done = self.slots.get_mut(*place).is_none_or(DeviceSlot::poll);
-            if !is_done {
-                break;
-            }
-            self.busy.pop_front();
-        }
-        self.busy.len()
+        self.batches.poll()
     }
 }
 
-fn enqueue_all<'m>(
+fn enqueue_all(
     signature: &Signature,
     kernel: &DeviceKernel,
     table: u64,
-    batch: &'m Batch<'m>,
-    work: &mut DeviceWork<'m>,
+    work: &mut DeviceWork<'_>,
 ) -> Result<(), Error> {
-    let mut planned = Vec::with_capacity(batch.len());
-    for request in batch.requests() {
-        match plan(signature, request, work) {
+    let mut planned = Vec::with_capacity(work.batch().len());
+    for (owner, request, response) in work.requests() {
+        match plan(signature, owner, request, response, work) {
             Ok(elements) => planned.extend(elements),
-            Err(error) => request.fail(error),
+            Err(error) => work.fail(owner, error),
         }
     }
-    work.place()?;
+    if planned.is_empty() {
+        return Ok(());
+    }
+    work.place_ranges()?;
     let launches = planned.iter().map(|elements| elements.launch(work));
     let launches = merged(launches.collect(), signature);
     for launch in launches {
+        let address = |address| KernelArgument::Address(DeviceAddress(address));
         let number = |value: usize| KernelArgument::U32(u32::try_from(value).unwrap_or(u32::MAX));
         let Geometry {
             count,
@@ -124,10 +110,10 @@ fn enqueue_all<'m>(
             channels,
         } = launch.geometry;
         let arguments = [
-            KernelArgument::Address(launch.inputs[0]),
-            KernelArgument::Address(launch.inputs[1]),
-            KernelArgument::Address(launch.output),
-            KernelArgument::Address(table),
+            address(launch.inputs[0]),
+            address(launch.inputs[1]),
+            address(launch.output),
+            address(table),
             number(count),
             number(inner),
             number(channels),
@@ -168,20 +154,20 @@ impl Planned {
     }
 }
 
-/// Begins the response, and adds inputs and output to the work. None: there is nothing to compute.
+/// Adds inputs and output of a request to the work. None: there is nothing to compute.
 fn plan<'m>(
     signature: &Signature,
+    owner: usize,
     request: Request<'m>,
+    response: &'m Response<'m>,
     work: &mut DeviceWork<'m>,
 ) -> Result<Option<Planned>, Error> {
-    let response = request.respond()?;
     if !request.wants(&signature.output)? {
-        response.keep();
         return Ok(None);
     }
     let formula = &signature.formula;
     let prepared = Prepared::new(signature, request)?;
-    let place = work.memory_place();
+    let place = work.place();
     let (data_type, shape) = (formula.output_type, &prepared.shape);
     let target = response.output_in(
         &signature.output,
@@ -196,11 +182,10 @@ fn plan<'m>(
         parts.push(pieces.collect::<Result<Vec<_>, _>>()?);
     }
     let mut inputs = [None; 2];
-    for (lane, (range, parts)) in inputs.iter_mut().zip(&parts).enumerate() {
-        *range = Some(work.input(parts, lane, formula.element_bytes));
+    for (group, (range, parts)) in inputs.iter_mut().zip(&parts).enumerate() {
+        *range = Some(work.input(owner, parts, group, formula.element_bytes));
     }
-    let output = work.output(target, OUTPUT_LANE, formula.output_bytes);
-    response.keep();
+    let output = work.output(owner, target, OUTPUT_GROUP, formula.output_bytes);
     let planned = Planned {
         inputs,
         output,

@@ -20,11 +20,12 @@ use std::time::Duration;
 use conch_backend_sdk as sdk;
 use sdk::{
     Batch, DetachedBatch, DeviceStream, Error, Input, InstanceContext, ModelConfig, ModelContext,
-    Request, StreamBatches,
+    Request,
 };
 
 use activities::Activities;
 use controls::Controls;
+use on_device::Batches;
 use pairing::Pair;
 
 sdk::export_backend!(Identity, stream);
@@ -199,7 +200,7 @@ enum Device {
     /// One batch after the other: its responses take their time, or their number is not known.
     Blocking(DeviceStream),
     /// Several batches in flight.
-    Streaming(StreamBatches),
+    Streaming(Batches),
 }
 
 /// While one batch is copied to the device, one is copied there and one back; a fourth waits for
@@ -216,7 +217,7 @@ impl sdk::Instance for Instance {
         let blocks = model.is_decoupled || model.settings.activities.is_some();
         let device = match stream {
             Some(stream) if blocks => Some(Device::Blocking(stream)),
-            Some(stream) => Some(Device::Streaming(StreamBatches::new(stream, DEPTH_MAX)?)),
+            Some(stream) => Some(Device::Streaming(Batches::new(stream, DEPTH_MAX)?)),
             None => None,
         };
         Ok(Instance {
@@ -285,7 +286,7 @@ impl sdk::StreamInstance for Instance {
         match (&mut self.device, ordered) {
             (_, Err(error)) => batch.finish(|_| Err(error)),
             (Some(Device::Streaming(batches)), Ok(delay)) => {
-                on_device::enqueue(batches, model, batch, delay);
+                batches.enqueue(model, batch, delay);
             }
             (_, Ok(_)) => batch.finish(|_| Err(Error::internal("the instance blocks"))),
         }

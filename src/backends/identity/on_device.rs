@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use conch_backend_sdk as sdk;
 use sdk::{
-    Batch, Copies, DetachedBatch, DeviceStream, Error, Input, Request, Response, StreamBatches,
+    Batch, BatchStreams, CopyPlan, DetachedBatch, DeviceBatches, DeviceStream, Error, Input,
+    Request, Response,
 };
 
 use crate::Model;
@@ -42,32 +43,66 @@ pub fn answer_all(stream: &mut DeviceStream, model: &Model, batch: &Batch<'_>) {
     }
 }
 
-/// Enqueues the copies of a batch, which ends after `delay` at the earliest.
-pub fn enqueue(
-    batches: &mut StreamBatches,
-    model: &Model,
-    mut batch: DetachedBatch,
-    delay: Duration,
-) {
-    if batch.with(|batch| orders_panic(model, batch)) {
-        batch.finish(|batch| {
-            answer_all(batches.stream(), model, batch);
-            Ok(())
-        });
-        return;
+/// Several batches in flight, on the one stream of an instance.
+pub struct Batches {
+    in_flight: DeviceBatches,
+    stream: DeviceStream,
+}
+
+impl Batches {
+    /// # Errors
+    /// `Internal` for what the driver refuses.
+    pub fn new(stream: DeviceStream, depth_max: usize) -> Result<Batches, Error> {
+        let mut in_flight = DeviceBatches::new(&stream)?;
+        for _ in 0..depth_max {
+            in_flight.add_slot(BatchStreams::one(&stream), ())?;
+        }
+        Ok(Batches { in_flight, stream })
     }
-    batches.enqueue(
-        batch,
-        delay,
-        |request| {
-            let mut response = begin(model, request)?
-                .ok_or_else(|| Error::internal("ordered a panic"))?
-                .1;
-            model.settings.set_parameters(request, &mut response)?;
-            Ok(response)
-        },
-        |owner, request, response, copies| repeat(model, request, response, owner, copies),
-    );
+
+    pub fn depth_max(&self) -> usize {
+        self.in_flight.depth_max()
+    }
+
+    /// The stream, for a batch that is executed to its end in one call.
+    pub fn stream(&mut self) -> &mut DeviceStream {
+        &mut self.stream
+    }
+
+    /// Enqueues the copies of a batch, which ends `delay` after the one before at the earliest.
+    pub fn enqueue(&mut self, model: &Model, mut batch: DetachedBatch, delay: Duration) {
+        if batch.with(|batch| orders_panic(model, batch)) {
+            batch.finish(|batch| {
+                answer_all(&mut self.stream, model, batch);
+                Ok(())
+            });
+            return;
+        }
+        self.in_flight.enqueue(
+            batch,
+            |request| {
+                let mut response = begin(model, request)?
+                    .ok_or_else(|| Error::internal("ordered a panic"))?
+                    .1;
+                model.settings.set_parameters(request, &mut response)?;
+                Ok(response)
+            },
+            |(), work| {
+                work.delay(delay);
+                for (owner, request, response) in work.requests() {
+                    if let Err(error) = repeat(model, request, response, owner, work.copies()) {
+                        work.fail(owner, error);
+                    }
+                }
+                Ok(())
+            },
+        );
+    }
+
+    /// Answers the batches whose copies are done, in order; returns how many are in flight.
+    pub fn poll(&mut self) -> usize {
+        self.in_flight.poll()
+    }
 }
 
 /// Whether one of the requests orders a panic, which comes when it is answered.
@@ -157,7 +192,7 @@ fn repeat<'m>(
     request: Request<'m>,
     response: &'m Response<'_>,
     owner: usize,
-    copies: &mut Copies<'m>,
+    copies: &mut CopyPlan<'m>,
 ) -> Result<(), Error> {
     let mut input_byte_count = 0;
     for index in 0..request.output_count()? {
@@ -188,7 +223,7 @@ fn plan<'m>(
     response: &'m Response<'_>,
     name: &CStr,
     owner: usize,
-    copies: &mut Copies<'m>,
+    copies: &mut CopyPlan<'m>,
 ) -> Result<(), Error> {
     let place = copies.place();
     let (data_type, byte_count) = (input.data_type(), input.byte_count());

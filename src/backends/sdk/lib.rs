@@ -58,10 +58,10 @@ pub use correlation::CorrelationId;
 pub use data_type::{DataType, element_count, shape_text};
 pub use detached::{DetachedBatch, DetachingInstance};
 pub use device::{
-    Copies, DEVICE_ALIGNMENT, DeviceAccess, DeviceBlock, DeviceBlocks, DeviceConstants,
-    DeviceGather, DeviceKernel, DeviceQueue, DeviceRange, DeviceSlot, DeviceStream, DeviceWork,
-    EngineBlock, EngineGraph, EngineStream, EngineWork, ExportedMemory, ImportedMemory,
-    KernelArgument, MemorySource, MemoryTarget, StreamBatches, StreamHandle,
+    BatchStreams, Copies, CopyPlan, CudaGraph, DEVICE_ALIGNMENT, DeviceAccess, DeviceAddress,
+    DeviceBatches, DeviceBlock, DeviceBlocks, DeviceConstants, DeviceGather, DeviceKernel,
+    DeviceRange, DeviceStream, DeviceWork, ExportedMemory, ImportedMemory, KernelArgument,
+    MemorySource, MemoryTarget, StreamHandle,
 };
 pub use error::{Code, Error};
 pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};

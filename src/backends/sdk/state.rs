@@ -98,7 +98,31 @@ impl State<'_> {
     /// # Errors
     /// Whatever the server reports.
     pub fn update(self) -> Result<(), Error> {
-        // SAFETY: live, and consumed by this call.
-        unsafe { Error::check(abi::TRITONBACKEND_StateUpdate(self.raw.as_ptr())) }
+        // SAFETY: the request is live during the wrapper's life.
+        unsafe { self.keep().update() }
+    }
+
+    /// Leaves the update for when the batch is finished.
+    pub(crate) fn keep(self) -> KeptState {
+        KeptState(self.raw)
+    }
+}
+
+/// A state whose next value is being made. It and its memory are the request's; nothing is lost
+/// when this is dropped, and the sequence keeps its value.
+pub(crate) struct KeptState(NonNull<abi::TRITONBACKEND_State>);
+
+// SAFETY: the server lets any thread use a state, one at a time.
+unsafe impl Send for KeptState {}
+
+impl KeptState {
+    /// # Errors
+    /// Whatever the server reports.
+    ///
+    /// # Safety
+    /// The request is live.
+    pub(crate) unsafe fn update(self) -> Result<(), Error> {
+        // SAFETY: by this function's contract; consumed by this call.
+        unsafe { Error::check(abi::TRITONBACKEND_StateUpdate(self.0.as_ptr())) }
     }
 }

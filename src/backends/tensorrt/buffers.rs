@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use conch_backend_sdk as sdk;
-use sdk::{DataType, EngineBlock, EngineStream, Error};
+use sdk::{DataType, DeviceBlock, DeviceBlocks, Error, MemorySource, StreamHandle};
 
 use crate::facts::{Bounds, Facts, Tensor};
 use crate::limits::largest_bytes;
@@ -13,7 +13,7 @@ use crate::wiring::Way;
 /// Where a tensor of a batch lies, unless it is used in place.
 pub enum Buffer {
     /// Room for the largest shape.
-    Device(EngineBlock),
+    Device(DeviceBlock),
     /// Values of a shape tensor.
     Host(HostTensor),
     /// An output whose size is known when it is made.
@@ -29,11 +29,11 @@ impl Buffer {
         }
     }
 
-    /// The device memory of it.
-    pub fn block(&self) -> Option<&EngineBlock> {
+    /// The device memory of it, for what the engine made.
+    pub fn source(&self) -> Option<MemorySource<'_>> {
         match self {
-            Buffer::Device(block) => Some(block),
-            Buffer::Late(output) => Some(output.block()),
+            Buffer::Device(block) => Some(block.source()),
+            Buffer::Late(output) => Some(output.source()),
             Buffer::Host(_) => None,
         }
     }
@@ -146,9 +146,10 @@ pub fn buffers(
     facts: &Facts,
     profiles: &[ProfileContext],
     ways: &[Way],
-    stream: &EngineStream,
+    stream: &StreamHandle,
     instance: &str,
 ) -> Result<Vec<Buffer>, Error> {
+    let blocks = DeviceBlocks::of_driver(stream);
     let tensors = facts.tensors.iter().zip(ways).enumerate();
     tensors
         .map(|(index, (tensor, way))| {
@@ -166,7 +167,7 @@ pub fn buffers(
                 .as_ref()
                 .and_then(|sizes| sizes.iter().max())
                 .copied();
-            let block = EngineBlock::new(stream, len.unwrap_or(0)).map_err(|error| {
+            let block = blocks.zeroed(stream, len.unwrap_or(0)).map_err(|error| {
                 let key = if matches!(way, Way::Input(_)) {
                     "input"
                 } else {
@@ -183,7 +184,7 @@ pub fn buffers(
             })?;
             Ok(match len {
                 Some(_) => Buffer::Device(block),
-                None => Buffer::Late(LateOutput::new(block)),
+                None => Buffer::Late(LateOutput::new(&blocks, block)),
             })
         })
         .collect()

@@ -1,7 +1,7 @@
 //! CUDA graphs of an instance, captured when it is made.
 
 use conch_backend_sdk as sdk;
-use sdk::{EngineGraph, EngineStream, Error};
+use sdk::{CudaGraph, Error, StreamHandle};
 
 use crate::buffers::{Buffer, ProfileContext, bindings, set_shape, unspecified};
 use crate::facts::{Facts, check_shape, text};
@@ -12,7 +12,7 @@ use crate::wiring::{Feed, Way};
 pub struct Capture<'c> {
     pub facts: &'c Facts,
     pub ways: &'c [Way],
-    pub stream: &'c EngineStream,
+    pub stream: &'c StreamHandle,
     pub instance: &'c str,
 }
 
@@ -24,7 +24,7 @@ impl Capture<'_> {
         specs: &GraphSpecs,
         profile: &mut ProfileContext,
         buffers: &[Buffer],
-    ) -> Graphs<EngineGraph> {
+    ) -> Graphs<CudaGraph> {
         let mut graphs = Graphs::new(specs.allows_inexact);
         let instance = self.instance;
         if self.facts.tensors.iter().any(|tensor| tensor.is_shape) {
@@ -64,7 +64,7 @@ impl Capture<'_> {
         spec: &GraphSpec,
         profile: &mut ProfileContext,
         buffers: &[Buffer],
-    ) -> Result<(GraphKey, GraphKey, EngineGraph), Error> {
+    ) -> Result<(GraphKey, GraphKey, CudaGraph), Error> {
         let mut key = vec![spec.batch_size];
         let mut lower = vec![spec.lower_batch_size];
         for (index, tensor) in self.facts.inputs() {

@@ -1,12 +1,11 @@
-//! What executes the batches of an instance: contexts on a stream, and the batches in flight.
+//! Execution of an instance's batches: contexts on a stream, and the batches in flight.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::{
-    DataType, DetachedBatch, DeviceQueue, EngineGraph, EngineStream, EngineWork, Error,
-    MemorySource, ModelConfig,
+    BatchStreams, CudaGraph, DataType, DetachedBatch, DeviceBatches, DeviceStream, DeviceWork,
+    Error, MemorySource, ModelConfig, StreamHandle,
 };
 
 use crate::buffers::{Buffer, ProfileContext, buffers, set_shape, unspecified};
@@ -15,7 +14,7 @@ use crate::facts::{Facts, check_shape};
 use crate::graphs::{GraphKey, GraphSpecs, Graphs};
 use crate::inputs::BatchInputs;
 use crate::limits::limits;
-use crate::outputs::{Made, OwnTarget, deliver_values};
+use crate::outputs::{Made, OwnTarget, deliver_values, share_of};
 use crate::profiles::{Profile, check_values, choose, profiles_of};
 use crate::settings::Settings;
 use crate::trt::{Binding, Context, Engine};
@@ -24,7 +23,7 @@ use crate::wiring::{Way, wire};
 
 /// Batches of an instance in flight: while one is computed, the next is brought, or the last taken
 /// away. Each has buffers of its own; contexts and the stream are shared.
-pub const DEPTH: usize = 2;
+const DEPTH: usize = 2;
 
 /// What an executor is made of.
 pub struct Setup<'s> {
@@ -33,7 +32,7 @@ pub struct Setup<'s> {
     pub settings: &'s Settings,
     pub graphs: Option<&'s GraphSpecs>,
     pub engine: Arc<Engine>,
-    pub stream: EngineStream,
+    pub stream: DeviceStream,
     /// Of the instance.
     pub name: &'s str,
     pub profile_names: &'s [String],
@@ -42,21 +41,18 @@ pub struct Setup<'s> {
 /// Executes the batches of an instance.
 pub struct Executor {
     /// Dropped first: it waits for what is in flight.
-    slots: Vec<Slot>,
-    /// Slots with a batch, the oldest first.
-    order: VecDeque<usize>,
+    batches: DeviceBatches<Slot>,
     runner: Runner,
 }
 
-/// A batch in flight.
+/// What a batch in flight has of its own.
 struct Slot {
-    queue: DeviceQueue,
     buffers: Vec<Buffer>,
     /// Of each profile.
-    graphs: Vec<Graphs<EngineGraph>>,
+    graphs: Vec<Graphs<CudaGraph>>,
 }
 
-/// What runs batches.
+/// The part of an instance that all batches share.
 struct Runner {
     name: String,
     model_name: String,
@@ -64,14 +60,14 @@ struct Runner {
     contexts: Vec<ProfileContext>,
     ways: Vec<Way>,
     engine: Arc<Engine>,
-    stream: EngineStream,
+    stream: StreamHandle,
 }
 
 impl Executor {
     /// # Errors
     /// What the configuration and the engine disagree on; what TensorRT and the driver refuse.
     pub fn new(setup: &Setup<'_>) -> Result<Self, Error> {
-        let (engine, stream, name) = (&setup.engine, &setup.stream, setup.name);
+        let (engine, stream, name) = (&setup.engine, setup.stream.handle(), setup.name);
         let facts = engine.facts();
         validate(setup.model_name, name, setup.config, facts)?;
         let (profiles, notes) = profiles_of(setup.profile_names, facts, name)?;
@@ -86,7 +82,7 @@ impl Executor {
                 let which = (profile.index, profile.name.as_str(), name);
                 ProfileContext::new(
                     profile.name.clone(),
-                    Context::new(engine, setup.settings.strategy, which, stream)?,
+                    Context::new(engine, setup.settings.strategy, which, &stream)?,
                     limits(setup.model_name, setup.config, facts, &ways, profile.index)?,
                     name,
                 )
@@ -94,8 +90,7 @@ impl Executor {
             .collect::<Result<Vec<_>, Error>>()?;
         drop(current);
         let mut executor = Executor {
-            slots: Vec::new(),
-            order: VecDeque::with_capacity(DEPTH),
+            batches: DeviceBatches::new(&setup.stream)?,
             runner: Runner {
                 name: name.to_owned(),
                 model_name: setup.model_name.to_owned(),
@@ -103,47 +98,36 @@ impl Executor {
                 contexts,
                 ways,
                 engine: Arc::clone(engine),
-                stream: stream.clone(),
+                stream,
             },
         };
         for _ in 0..DEPTH {
             let slot = executor.runner.slot(setup)?;
-            executor.slots.push(slot);
+            let streams = executor.runner.streams(setup)?;
+            executor.batches.add_slot(streams, slot)?;
         }
-        executor.runner.tell();
+        executor.runner.log_creation();
         Ok(executor)
+    }
+
+    /// Batches that may be in flight.
+    pub fn depth_max(&self) -> usize {
+        self.batches.depth_max()
     }
 
     /// Enqueues a batch, or answers that there is no room for it.
     pub fn enqueue(&mut self, batch: DetachedBatch) {
-        let free = self.slots.iter_mut().enumerate();
-        let mut free = free.filter(|(_, slot)| slot.queue.is_free());
-        let Some((index, slot)) = free.next() else {
-            let error = Error::internal("more batches than the instance can have in flight");
-            return batch.finish(|_| Err(error));
-        };
-        let Slot {
-            queue,
-            buffers,
-            graphs,
-        } = slot;
         let runner = &mut self.runner;
-        queue.enqueue(batch, |work| runner.fill(work, buffers, graphs));
-        if !queue.is_free() {
-            self.order.push_back(index);
-        }
+        self.batches.enqueue(
+            batch,
+            |request| request.respond(),
+            |slot, work| runner.enqueue(work, &slot.buffers, &slot.graphs),
+        );
     }
 
     /// Answers the batches that the device is done with, in order; returns how many are left.
     pub fn poll(&mut self) -> usize {
-        while let Some(index) = self.order.front() {
-            let slot = self.slots.get_mut(*index);
-            if !slot.is_none_or(|slot| slot.queue.poll()) {
-                break;
-            }
-            self.order.pop_front();
-        }
-        self.order.len()
+        self.batches.poll()
     }
 }
 
@@ -152,7 +136,7 @@ impl Drop for Executor {
         // TensorRT frees memory of the device that is current.
         let stream = self.runner.stream.clone();
         let _current = stream.current();
-        self.slots.clear();
+        self.batches.clear();
         self.runner.contexts.clear();
     }
 }
@@ -179,17 +163,27 @@ impl Runner {
             }
             None => Vec::new(),
         };
+        Ok(Slot { buffers, graphs })
+    }
+
+    /// The streams of a slot: inputs have one of its own, and outputs too where it is configured,
+    /// so that the engine goes on with the next batch.
+    fn streams(&self, setup: &Setup<'_>) -> Result<BatchStreams, Error> {
         let settings = setup.settings;
-        let queue = DeviceQueue::new(&stream, settings.priority, settings.has_output_stream)?;
-        Ok(Slot {
-            queue,
-            buffers,
-            graphs,
+        let copies = setup.stream.another(settings.priority)?.handle();
+        let copy_out = match settings.has_output_stream {
+            true => copies.clone(),
+            false => self.stream.clone(),
+        };
+        Ok(BatchStreams {
+            copy_in: copies,
+            compute: self.stream.clone(),
+            copy_out,
         })
     }
 
-    /// What upstream says of a new instance.
-    fn tell(&self) {
+    /// Logs what upstream's backend logs of a new instance.
+    fn log_creation(&self) {
         let profiles: Vec<_> = self
             .profiles
             .iter()
@@ -204,11 +198,11 @@ impl Runner {
     }
 
     /// Enqueues all work of a batch.
-    fn fill(
+    fn enqueue<'w>(
         &mut self,
-        work: &mut EngineWork<'_>,
-        buffers: &[Buffer],
-        graphs: &[Graphs<EngineGraph>],
+        work: &mut DeviceWork<'w>,
+        buffers: &'w [Buffer],
+        graphs: &'w [Graphs<CudaGraph>],
     ) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         let facts = engine.facts();
@@ -296,16 +290,16 @@ impl Runner {
     /// Plans the copies of inputs; returns those that stay where they are.
     fn place_inputs<'w>(
         &self,
-        work: &mut EngineWork<'w>,
+        work: &mut DeviceWork<'w>,
         facts: &Facts,
         inputs: &BatchInputs,
-        buffers: &[Buffer],
+        buffers: &'w [Buffer],
         may_stay: bool,
     ) -> Result<Vec<(usize, MemorySource<'w>)>, Error> {
         let mut in_place = Vec::new();
         for given in &inputs.given {
             let index = given.tensor;
-            let Some(block) = buffers[index].block() else {
+            let Buffer::Device(block) = &buffers[index] else {
                 continue;
             };
             let tensor = (index, &facts.tensors[index]);
@@ -318,18 +312,18 @@ impl Runner {
     }
 
     /// Runs the engine, and plans the copies of outputs.
-    fn run(
+    fn run<'w>(
         &mut self,
-        work: &mut EngineWork<'_>,
+        work: &mut DeviceWork<'w>,
         facts: &Facts,
         inputs: &BatchInputs,
-        buffers: &[Buffer],
-        run: Run<'_, '_>,
+        buffers: &'w [Buffer],
+        run: Run<'w>,
     ) -> Result<(), Error> {
         let profile = &mut self.contexts[run.at];
         // Shapes, and memory of responses that the engine writes itself.
         let mut dims = Vec::new();
-        let mut targets: Vec<(usize, OwnTarget<'_>)> = Vec::new();
+        let mut targets: Vec<(usize, OwnTarget<'w>)> = Vec::new();
         for (index, tensor) in facts.outputs() {
             let shape = profile.context.shape(&tensor.name)?;
             if let (Some(made), true) = (
@@ -349,7 +343,7 @@ impl Runner {
                     profile.context.profile(),
                     self.name
                 );
-                work.launch(graph)?;
+                profile.context.launch(work, graph)?;
             }
             None => {
                 sdk::verbose!(
@@ -388,10 +382,10 @@ impl Runner {
 
     fn deliver<'w>(
         &self,
-        work: &mut EngineWork<'w>,
+        work: &mut DeviceWork<'w>,
         (index, facts): (usize, &Facts),
         inputs: &BatchInputs,
-        (buffer, shape, own): (&Buffer, Vec<i64>, Option<OwnTarget<'w>>),
+        (buffer, shape, own): (&'w Buffer, Vec<i64>, Option<OwnTarget<'w>>),
     ) -> Result<(), Error> {
         let (tensor, way) = (&facts.tensors[index], &self.ways[index]);
         let shape = match buffer {
@@ -406,7 +400,7 @@ impl Runner {
             })?,
             Buffer::Device(_) => shape,
         };
-        let Some(block) = buffer.block() else {
+        let Some(source) = buffer.source() else {
             return Ok(());
         };
         let Some(made) = made(tensor, way, &shape, buffer)? else {
@@ -419,17 +413,20 @@ impl Runner {
         match own {
             // Written by the engine.
             Some(own) if own.is_direct => Ok(()),
-            Some(mut own) => work.copy_out(block, 0, made.byte_count, &mut own.target),
-            None => made.deliver(work, inputs, block),
+            Some(mut own) => {
+                let share = share_of(source, 0, made.byte_count)?;
+                work.copy_out(0, share, &mut own.target)
+            }
+            None => made.deliver(work, inputs, source),
         }
     }
 }
 
 /// How a batch is run.
-struct Run<'r, 'w> {
+struct Run<'w> {
     /// The place of its profile.
     at: usize,
-    graph: Option<&'r EngineGraph>,
+    graph: Option<&'w CudaGraph>,
     in_place: Vec<(usize, MemorySource<'w>)>,
 }
 

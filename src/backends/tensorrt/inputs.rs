@@ -2,7 +2,7 @@
 
 use conch_backend_sdk as sdk;
 use sdk::{
-    Batch, DataType, EngineBlock, EngineWork, Error, Gather, Input, MemorySource, element_count,
+    Batch, DataType, DeviceBlock, DeviceWork, Error, Gather, Input, MemorySource, element_count,
 };
 
 use crate::facts::{Facts, Tensor};
@@ -159,9 +159,9 @@ impl BatchInputs {
     /// `InvalidArgument`, in upstream's words, if the requests have another number of bytes.
     pub fn place<'w>(
         &self,
-        work: &mut EngineWork<'w>,
+        work: &mut DeviceWork<'w>,
         (index, tensor): (usize, &Tensor),
-        block: &EngineBlock,
+        block: &'w DeviceBlock,
         (dims, may_stay, model_name): (&[i64], bool, &str),
     ) -> Result<Option<MemorySource<'w>>, Error> {
         if let Some((_, bytes)) = self.made.iter().find(|(made, _)| *made == index) {
@@ -169,13 +169,13 @@ impl BatchInputs {
             return Ok(None);
         }
         let mut parts = Vec::new();
-        for request in work.batch().requests() {
+        for (owner, request) in work.batch().requests().enumerate() {
             let input = request.input(&tensor.name)?;
             for number in 0..input.buffer_count() {
-                parts.push(input.memory(number, work.place())?);
+                parts.push((owner, input.memory(number, work.place())?));
             }
         }
-        let given = parts.iter().map(MemorySource::len).sum::<usize>();
+        let given = parts.iter().map(|(_, part)| part.len()).sum::<usize>();
         let expected = tensor.byte_count(dims).ok_or_else(|| too_large(tensor))?;
         if given != expected {
             return Err(Error::invalid(format!(
@@ -184,15 +184,15 @@ impl BatchInputs {
                 tensor.name()
             )));
         }
-        if let ([part], true) = (&parts[..], may_stay)
+        if let ([(_, part)], true) = (&parts[..], may_stay)
             && part.place() == work.place()
             && part.address().is_multiple_of(ALIGNMENT)
         {
             return Ok(Some(*part));
         }
         let mut start = 0;
-        for part in parts {
-            work.copy_in(part, block, start)?;
+        for (owner, part) in parts {
+            work.copy_in(owner, part, block, start)?;
             start += part.len();
         }
         Ok(None)

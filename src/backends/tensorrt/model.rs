@@ -8,11 +8,12 @@ use conch_backend_sdk as sdk;
 use sdk::engine::Engines;
 use sdk::serde_json::Value;
 use sdk::{
-    BackendContext, DetachedBatch, EngineStream, Error, InstanceContext, ModelConfig, ModelContext,
+    BackendContext, DetachedBatch, DeviceAccess, DeviceStream, Error, InstanceContext, ModelConfig,
+    ModelContext, StreamHandle,
 };
 
 use crate::complete::complete;
-use crate::executor::{DEPTH, Executor, Setup};
+use crate::executor::{Executor, Setup};
 use crate::facts::Facts;
 use crate::graphs::GraphSpecs;
 use crate::plan_file::PlanFile;
@@ -91,7 +92,7 @@ impl sdk::Model for Model {
         let file = PlanFile::of(context);
         let is_version_compatible = backend.settings.is_version_compatible;
         if context.may_complete()? {
-            let stream = EngineStream::on_device(device)?;
+            let stream = DeviceAccess::default().open(device)?.handle();
             let plan = Plan {
                 library: &library,
                 file: &file,
@@ -134,7 +135,7 @@ impl Model {
     fn engine(
         &self,
         context: &InstanceContext,
-        stream: &EngineStream,
+        stream: &StreamHandle,
     ) -> Result<Arc<Engine>, Error> {
         let dla_core = dla_core(context)?;
         // Reading one is not for several threads at once, says upstream's backend.
@@ -165,10 +166,11 @@ impl sdk::Instance for Instance {
     type Model = Model;
 
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        let stream = EngineStream::open(context, model.settings.priority)?
+        let stream = DeviceStream::open(context, model.settings.priority)?
             .ok_or_else(|| Model::needs_gpu(&model.name))?;
-        let current = stream.current()?;
-        let engine = model.engine(context, &stream)?;
+        let compute = stream.handle();
+        let current = compute.current()?;
+        let engine = model.engine(context, &compute)?;
         drop(current);
         let setup = Setup {
             model_name: &model.name,
@@ -186,7 +188,7 @@ impl sdk::Instance for Instance {
 
 impl sdk::StreamInstance for Instance {
     fn depth_max(&self) -> usize {
-        DEPTH
+        self.0.depth_max()
     }
 
     fn enqueue(&mut self, _model: &Model, batch: DetachedBatch) {
@@ -211,7 +213,7 @@ struct Plan<'p> {
 
 impl Plan<'_> {
     /// Reads it on the device of a stream, which is current.
-    fn engine(&self, stream: &EngineStream, instance: &str) -> Result<Engine, Error> {
+    fn engine(&self, stream: &StreamHandle, instance: &str) -> Result<Engine, Error> {
         // TensorRT reads one plan at a time in a process, as in upstream's backend.
         static READING: Mutex<()> = Mutex::new(());
         let plan = self.file.read(&stream.compute_capability(), instance)?;
@@ -230,7 +232,7 @@ impl Plan<'_> {
     }
 
     /// What a plan says of itself, to complete a configuration.
-    fn facts(&self, stream: &EngineStream, model_name: &str) -> Result<Facts, Error> {
+    fn facts(&self, stream: &StreamHandle, model_name: &str) -> Result<Facts, Error> {
         let _current = stream.current()?;
         let engine = self.engine(stream, model_name).map_err(|error| {
             let path = self.file.path(&stream.compute_capability());

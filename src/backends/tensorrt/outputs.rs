@@ -1,7 +1,7 @@
 //! Outputs of a batch on their way to responses and states.
 
 use conch_backend_sdk as sdk;
-use sdk::{DataType, EngineBlock, EngineWork, Error, MemoryTarget};
+use sdk::{DataType, DeviceWork, Error, MemorySource, MemoryTarget, Request};
 
 use crate::facts::{Tensor, text};
 use crate::inputs::{ALIGNMENT, BatchInputs};
@@ -30,7 +30,7 @@ impl Made<'_> {
     ///
     /// # Errors
     /// Whatever the server reports.
-    pub fn own_target<'w>(&self, work: &EngineWork<'w>) -> Result<Option<OwnTarget<'w>>, Error> {
+    pub fn own_target<'w>(&self, work: &DeviceWork<'w>) -> Result<Option<OwnTarget<'w>>, Error> {
         let batch = work.batch();
         let Delivery {
             is_response,
@@ -47,7 +47,10 @@ impl Made<'_> {
             return Ok(None);
         }
         let place = work.place();
-        let target = work.response(0).output_in(
+        let Some(response) = work.response(0) else {
+            return Ok(None);
+        };
+        let target = response.output_in(
             &self.tensor.name,
             self.data_type,
             self.dims,
@@ -60,49 +63,48 @@ impl Made<'_> {
         Ok(Some(OwnTarget { target, is_direct }))
     }
 
-    /// Plans the copies of each request's share out of the block.
+    /// Plans the copies of each request's share out of `source`, which the engine fills.
     ///
     /// # Errors
     /// `Internal` if the output does not have the rows of the batch; whatever the server reports.
-    pub fn deliver(
+    pub fn deliver<'w>(
         &self,
-        work: &mut EngineWork<'_>,
+        work: &mut DeviceWork<'w>,
         inputs: &BatchInputs,
-        block: &EngineBlock,
+        source: MemorySource<'w>,
     ) -> Result<(), Error> {
         let shares = self.shares(work, inputs)?;
-        for (index, (start, len, shape)) in shares.into_iter().enumerate() {
+        let requests = work.batch().requests().enumerate();
+        for ((index, request), (start, len, shape)) in requests.zip(shares) {
+            let share = share_of(source, start, len)?;
             if self.delivery.is_response {
-                self.respond(work, index, block, (start, len, &shape))?;
+                self.respond(work, (index, request), share, &shape)?;
             }
             if self.delivery.is_state {
-                let name = &self.tensor.name;
-                work.keep_state(index, name, self.data_type, shape, (block, start, len))?;
+                let state = (self.tensor.name.as_c_str(), self.data_type, &shape[..]);
+                work.keep_state(index, request, state, share)?;
             }
         }
         Ok(())
     }
 
-    fn respond(
+    fn respond<'w>(
         &self,
-        work: &mut EngineWork<'_>,
-        index: usize,
-        block: &EngineBlock,
-        (start, len, shape): (usize, usize, &[i64]),
+        work: &mut DeviceWork<'w>,
+        (index, request): (usize, Request<'w>),
+        share: MemorySource<'w>,
+        shape: &[i64],
     ) -> Result<(), Error> {
         let name = &self.tensor.name;
-        let Some(request) = work.batch().requests().nth(index) else {
+        let Some(response) = work.response(index) else {
             return Ok(());
         };
         if !request.wants(name)? {
             return Ok(());
         }
         let place = work.place();
-        match work
-            .response(index)
-            .output_in(name, self.data_type, shape, len, place)
-        {
-            Ok(mut target) => work.copy_out(block, start, len, &mut target),
+        match response.output_in(name, self.data_type, shape, share.len(), place) {
+            Ok(mut target) => work.copy_out(index, share, &mut target),
             // The memory of one response is its own matter.
             Err(error) => {
                 work.fail(index, error);
@@ -114,7 +116,7 @@ impl Made<'_> {
     /// Where each request's bytes begin, how many there are, and their shape.
     fn shares(
         &self,
-        work: &EngineWork<'_>,
+        work: &DeviceWork<'_>,
         inputs: &BatchInputs,
     ) -> Result<Vec<(usize, usize, Vec<i64>)>, Error> {
         let batch = work.batch();
@@ -158,13 +160,29 @@ impl Made<'_> {
     }
 }
 
+/// The bytes of one request in what the engine fills.
+///
+/// # Errors
+/// `Internal` if they do not lie inside.
+pub fn share_of(
+    source: MemorySource<'_>,
+    start: usize,
+    len: usize,
+) -> Result<MemorySource<'_>, Error> {
+    let range = start..start.saturating_add(len);
+    source.get(range).ok_or_else(|| {
+        let room = source.len();
+        Error::internal(format!("{len} bytes from {start} on are not in {room}"))
+    })
+}
+
 /// Puts the values of a shape tensor that the engine made into the responses.
 ///
 /// # Errors
 /// `Internal`, in upstream's words, if they are not those of the batch; whatever the server
 /// reports.
 pub fn deliver_values(
-    work: &mut EngineWork<'_>,
+    work: &mut DeviceWork<'_>,
     tensor: &Tensor,
     inputs: &BatchInputs,
     values: &[i64],
@@ -189,18 +207,17 @@ pub fn deliver_values(
     };
     let count = i64::try_from(own.len()).unwrap_or(i64::MAX);
     let bytes: Vec<u8> = own.iter().flat_map(|value| value.to_ne_bytes()).collect();
-    for (index, rows) in inputs.rows.iter().enumerate() {
-        let wants = work.batch().requests().nth(index);
-        let wants = wants
-            .map(|request| request.wants(&tensor.name))
-            .transpose()?;
-        if wants != Some(true) {
+    let requests = work.batch().requests().enumerate();
+    for ((index, request), rows) in requests.zip(&inputs.rows) {
+        let Some(response) = work.response(index) else {
+            continue;
+        };
+        if !request.wants(&tensor.name)? {
             continue;
         }
         let copies = if is_batching { *rows } else { 1 };
         let batch = is_batching.then(|| i64::try_from(*rows).unwrap_or(i64::MAX));
         let shape: Vec<i64> = batch.into_iter().chain([count]).collect();
-        let response = work.response(index);
         let len = copies * bytes.len();
         let mut buffer = response.output(&tensor.name, DataType::Int64, &shape, len)?;
         for _ in 0..copies {

@@ -24,6 +24,7 @@ from region import part
 from repository import tensors
 from tensorrt_plans import BACKEND, Plan, rows
 from test_gpus import GpuCase
+from test_streams import STAGES
 from waiting import until
 
 GRAPHS = "optimization { cuda { graphs: true } }\n"
@@ -531,6 +532,33 @@ class InFlight(TensorrtCase):
                 status, _, reply = self.server.request("POST", "/v2/repository/models/leaving/unload", b"{}")
                 self.assertEqual(status, 200, reply)
                 self.assertEqual([answer.result() for answer in asked], [True] * 8)
+
+
+class Traced(TensorrtCase):
+    """Traces have the times of the device's events."""
+
+    plans = {"add": (BACKEND + "max_batch_size: 1\n", plans.add().say("delay", 2000))}
+
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory(prefix="conch-tensorrt-traces-")
+        cls.addClassCleanup(directory.cleanup)
+        cls.traces = pathlib.Path(directory.name)
+        cls.flags = (*cls.flags, f"--trace-config=triton,file={cls.traces / 'trace.json'}", "--trace-config=level=TIMESTAMPS",
+                     "--trace-config=rate=1", "--trace-config=triton,log-frequency=1")
+        super().setUpClass()
+
+    def test_stages_are_in_order(self):
+        a = floats(1, 16)
+        self.assertEqual(self.ask_model("add", A=a, B=a)["Y"].tolist(), (a + a).tolist())
+
+        def read():
+            rows = [row for path in self.traces.iterdir() for row in json.loads(path.read_text() or "[]")]
+            return {stamp["name"]: stamp["ns"] for row in rows for stamp in row.get("timestamps", ())}
+        times = until(read, "a trace", 5, lambda times: "COMPUTE_END" in times and STAGES[-1] in times)
+        order = ["COMPUTE_START", *STAGES, "COMPUTE_END"]
+        self.assertEqual(sorted(order, key=lambda name: (times[name], order.index(name))), order, times)
+        self.assertEqual((times["COMPUTE_INPUT_END"], times["COMPUTE_OUTPUT_START"]), (times[STAGES[1]], times[STAGES[2]]))
 
 
 @unittest.skipIf(plans.VERSION < (8, 6) and not plans.IS_RTX, "TensorRT runs plans of other versions from 8.6 on")

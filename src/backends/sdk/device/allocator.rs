@@ -5,12 +5,14 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use conch_abi as abi;
+use conch_cuda::{Device, DeviceMemory};
 use conch_memory::MemoryPlace;
 
 use super::memory::raw_kind;
+use super::refusal::refusal;
 use crate::Error;
 
-/// Who gives pinned memory and memory of devices. Blocks stay where they are until they are freed.
+/// A source of pinned memory and of device memory. Blocks stay where they are until they are freed.
 pub(super) trait AllocateMemory: Send + Sync {
     /// The address of `byte_count` bytes.
     ///
@@ -24,10 +26,18 @@ pub(super) type DeviceAllocator = Arc<dyn AllocateMemory>;
 
 /// A block of memory; freed when dropped.
 pub(super) struct Allocated {
-    allocator: DeviceAllocator,
-    place: MemoryPlace,
+    owner: Owner,
     address: u64,
     len: usize,
+}
+
+/// Where a block goes back to.
+enum Owner {
+    Server {
+        allocator: DeviceAllocator,
+        place: MemoryPlace,
+    },
+    Driver(#[expect(dead_code, reason = "freed when dropped")] DeviceMemory),
 }
 
 impl Allocated {
@@ -39,9 +49,25 @@ impl Allocated {
         len: usize,
     ) -> Result<Self, Error> {
         Ok(Allocated {
-            allocator: Arc::clone(allocator),
-            place,
             address: allocator.allocate(place, len)?,
+            owner: Owner::Server {
+                allocator: Arc::clone(allocator),
+                place,
+            },
+            len,
+        })
+    }
+
+    /// Memory of the driver's: for what is large and stays, which would fill the server's pool.
+    ///
+    /// # Errors
+    /// `Unavailable` if the device has no room; `Internal` for what else the driver refuses.
+    pub(super) fn of_driver(device: &Arc<Device>, len: usize) -> Result<Self, Error> {
+        let memory = DeviceMemory::allocate(device, len as u64);
+        let memory = memory.map_err(|error| refusal(device, &error))?;
+        Ok(Allocated {
+            address: memory.base().0,
+            owner: Owner::Driver(memory),
             len,
         })
     }
@@ -57,7 +83,9 @@ impl Allocated {
 
 impl Drop for Allocated {
     fn drop(&mut self) {
-        self.allocator.free(self.place, self.address);
+        if let Owner::Server { allocator, place } = &self.owner {
+            allocator.free(*place, self.address);
+        }
     }
 }
 

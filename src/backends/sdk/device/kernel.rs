@@ -2,7 +2,10 @@
 
 use std::ffi::CStr;
 
-use conch_cuda::{Argument, CudaError, DeviceAddress, Function, Grid, KernelError, Module, Stream};
+/// One parameter of a kernel: addresses are those of a [`DeviceRange`](super::DeviceRange), of
+/// [`DeviceConstants`], or 0.
+pub use conch_cuda::{Argument as KernelArgument, DeviceAddress};
+use conch_cuda::{CudaError, Function, Grid, KernelError, Module, Stream};
 
 use super::allocator::Allocated;
 use super::memory::{MemorySource, MemoryTarget};
@@ -16,27 +19,6 @@ const BLOCK_THREADS: u32 = 256;
 #[derive(Clone, Debug)]
 pub struct DeviceKernel {
     function: Function,
-}
-
-/// One parameter of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum KernelArgument {
-    /// A `.u64`: of a [`DeviceRange`](super::DeviceRange), of [`DeviceConstants`], or 0.
-    Address(u64),
-    U32(u32),
-    U64(u64),
-    F32(f32),
-}
-
-impl From<KernelArgument> for Argument {
-    fn from(argument: KernelArgument) -> Argument {
-        match argument {
-            KernelArgument::Address(address) => Argument::Address(DeviceAddress(address)),
-            KernelArgument::U32(value) => Argument::U32(value),
-            KernelArgument::U64(value) => Argument::U64(value),
-            KernelArgument::F32(value) => Argument::F32(value),
-        }
-    }
 }
 
 impl DeviceKernel {
@@ -53,18 +35,12 @@ impl DeviceKernel {
         count: u32,
         arguments: &[KernelArgument],
     ) -> Result<(), CudaError> {
-        let mut words = [Argument::U32(0); conch_cuda::ARGUMENTS_MAX];
-        let room = words.get_mut(..arguments.len());
-        let room = room.expect("a kernel has no more parameters");
-        for (word, argument) in room.iter_mut().zip(arguments) {
-            *word = (*argument).into();
-        }
         let grid = Grid {
             blocks: count.div_ceil(BLOCK_THREADS).max(1),
             threads_per_block: BLOCK_THREADS,
         };
         // SAFETY: by this function's contract.
-        unsafe { stream.launch(&self.function, grid, room) }
+        unsafe { stream.launch(&self.function, grid, arguments) }
     }
 }
 

@@ -7,34 +7,31 @@
 //! stream is opened.
 
 mod allocator;
+mod batches;
 mod block;
 mod copies;
 mod gather;
 mod kernel;
 mod memory;
+mod pending;
 mod plan;
-mod queue;
-mod room;
+mod refusal;
 mod shared;
-mod slot;
 mod staging;
 mod stream;
-mod stream_batches;
 #[cfg(test)]
 mod tests;
 mod timeline;
-mod work;
+mod workspace;
 
 pub(crate) use allocator::MemoryManager;
+pub use batches::{BatchStreams, DeviceBatches, DeviceRange, DeviceWork};
 pub use block::{DeviceBlock, DeviceBlocks};
-pub use copies::Copies;
+pub use conch_cuda::CudaGraph;
+pub use copies::{Copies, CopyPlan};
 pub use gather::{DEVICE_ALIGNMENT, DeviceGather};
-pub use kernel::{DeviceConstants, DeviceKernel, KernelArgument};
+pub use kernel::{DeviceAddress, DeviceConstants, DeviceKernel, KernelArgument};
 pub use memory::{MemorySource, MemoryTarget};
 pub(crate) use memory::{place_of, raw_kind};
-pub use queue::{DeviceQueue, EngineBlock, EngineGraph, EngineStream, EngineWork};
 pub use shared::{DeviceAccess, ExportedMemory, ImportedMemory};
-pub use slot::DeviceSlot;
 pub use stream::{DeviceStream, StreamHandle};
-pub use stream_batches::StreamBatches;
-pub use work::{DeviceRange, DeviceWork};

@@ -1,11 +1,33 @@
-//! What the copies of a batch are before they are enqueued: which pass through staging memory, and
-//! which are one copy for the device. Nothing here touches memory.
+//! Copies of a batch before they are enqueued: which pass through staging memory, and which are one
+//! copy for the device. Nothing here touches memory.
 
 use conch_memory::{MemoryKind, MemoryPlace};
+
+/// What a copy is to the device of its batch: inputs come in before it computes, outputs leave
+/// afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    In,
+    Within,
+    Out,
+}
+
+impl Stage {
+    /// That of a copy between these places; zeros come from the host.
+    pub(super) fn between(source: Option<MemoryPlace>, target: MemoryPlace) -> Stage {
+        let source_is_host = source.is_none_or(MemoryPlace::is_host);
+        match (source_is_host, target.is_host()) {
+            (true, _) => Stage::In,
+            (false, true) => Stage::Out,
+            (false, false) => Stage::Within,
+        }
+    }
+}
 
 /// One planned copy, or a filling with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PlannedCopy {
+    pub(super) stage: Stage,
     /// The request that fails if it fails, by number.
     pub(super) owner: usize,
     pub(super) target: u64,
@@ -13,6 +35,14 @@ pub(super) struct PlannedCopy {
     /// None: zeros.
     pub(super) source: Option<(u64, MemoryPlace)>,
     pub(super) len: usize,
+}
+
+impl PlannedCopy {
+    /// Whether the device has a part in it.
+    pub(super) fn is_for_device(&self) -> bool {
+        let source_is_host = self.source.is_none_or(|(_, place)| place.is_host());
+        !(source_is_host && self.target_place.is_host())
+    }
 }
 
 /// A copy for the device, after staging.
@@ -47,14 +77,13 @@ pub(super) fn is_staged(copy: &PlannedCopy) -> bool {
     let Some((_, source_place)) = copy.source else {
         return false;
     };
-    let has_device = !source_place.is_host() || !copy.target_place.is_host();
     let is_pageable = |place: MemoryPlace| place.kind == MemoryKind::Cpu;
-    has_device && (is_pageable(source_place) || is_pageable(copy.target_place))
+    copy.is_for_device() && (is_pageable(source_place) || is_pageable(copy.target_place))
 }
 
 /// Staging memory that the copies want.
-pub(super) fn staged_bytes(copies: &[PlannedCopy]) -> usize {
-    let staged = copies.iter().filter(|copy| is_staged(copy));
+pub(super) fn staged_bytes<'c>(copies: impl Iterator<Item = &'c PlannedCopy>) -> usize {
+    let staged = copies.filter(|copy| is_staged(copy));
     staged.fold(0, |sum, copy| sum.saturating_add(copy.len))
 }
 
@@ -140,6 +169,7 @@ mod tests {
             (None, MemoryPlace::CPU, false),
         ] {
             let copy = PlannedCopy {
+                stage: Stage::between(source, target),
                 owner: 0,
                 target: 8,
                 target_place: target,
@@ -148,7 +178,7 @@ mod tests {
             };
             assert_eq!(is_staged(&copy), expected, "{source:?} to {target:?}");
             let bytes = if expected { 10 } else { 0 };
-            assert_eq!(staged_bytes(&[copy, copy]), bytes);
+            assert_eq!(staged_bytes([copy, copy].iter()), bytes);
         }
     }
 }

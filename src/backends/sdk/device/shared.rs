@@ -4,13 +4,11 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use conch_cuda::{CudaError, DeviceMemory, IpcHandle, IpcMapping};
-use conch_memory::{MemoryKind, MemoryPlace};
-
 use super::allocator::{DeviceAllocator, MemoryManager, NoAllocator};
 use super::memory::{MemorySource, MemoryTarget};
-use super::stream::DeviceStream;
+use super::stream::{DeviceStream, gpu};
 use crate::{Error, InstanceContext};
+use conch_cuda::{DeviceMemory, IpcHandle, IpcMapping};
 
 /// Opens streams on any GPU for an instance of any kind, when they are needed. Costs nothing
 /// before.
@@ -66,14 +64,6 @@ impl DeviceStream {
             Error::invalid(format!("no memory of another process: {refused}"))
         })
     }
-
-    pub(super) fn refusal(&self, error: &CudaError) -> Error {
-        let text = format!("GPU {}: {error}", self.stream.device().ordinal());
-        match error.is_out_of_memory() {
-            true => Error::unavailable(text),
-            false => Error::internal(text),
-        }
-    }
 }
 
 /// Memory of a GPU that another process can map by its handle; freed when dropped.
@@ -105,7 +95,7 @@ impl ExportedMemory {
             return Err(Error::internal("a buffer on a GPU is too short"));
         }
         let base = ptr::with_exposed_provenance_mut::<c_void>(self.memory.base().0 as usize);
-        let place = place(self.memory.device().ordinal());
+        let place = gpu(self.memory.device());
         // SAFETY: device memory, which is ours while `self` is borrowed; only copies write it.
         unsafe { MemoryTarget::new(base, len, place, c"a buffer on a GPU") }
     }
@@ -135,13 +125,6 @@ impl ImportedMemory {
         let base = ptr::with_exposed_provenance::<c_void>(address);
         let len = usize::try_from(len).ok()?;
         // SAFETY: inside the mapping, which lasts while `self` is borrowed; only copies read it.
-        Some(unsafe { MemorySource::new(base, len, place(self.0.device().ordinal())) })
-    }
-}
-
-fn place(ordinal: i32) -> MemoryPlace {
-    MemoryPlace {
-        kind: MemoryKind::Gpu,
-        id: i64::from(ordinal),
+        Some(unsafe { MemorySource::new(base, len, gpu(self.0.device())) })
     }
 }

@@ -3,24 +3,29 @@
 use super::allocator::{Allocated, DeviceAllocator};
 use super::plan::PINNED;
 
-/// An instance keeps no more: the server's pool of pinned memory (256 MiB unless set) is shared by
-/// all instances of its GPUs. What does not fit is staged by the driver.
+/// A batch has no more, and no batch in flight keeps more: the server's pool of pinned memory
+/// (256 MiB unless set) is shared by all instances of its GPUs. The driver stages what does not
+/// fit.
 pub(super) const STAGING_BYTES_MAX: usize = 16 << 20;
 
 /// Smaller ones are not worth a second allocation when a larger batch comes.
 const STAGING_BYTES_MIN: usize = 64 << 10;
 
-/// Pinned memory that an instance keeps between batches.
+/// Pinned memory for one batch at a time, kept between batches.
 pub(super) struct Staging {
     allocator: DeviceAllocator,
     block: Option<Allocated>,
+    /// Bytes of the block that the batch has.
+    used: usize,
+    /// Blocks that became too short for the batch, which still uses them.
+    outgrown: Vec<Allocated>,
 }
 
-/// The staging memory of one batch; empty without any.
+/// Staging memory of one stage of a batch; empty without any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StagingBlock {
-    pub(super) address: u64,
-    pub(super) len: usize,
+    address: u64,
+    len: usize,
 }
 
 impl Staging {
@@ -28,23 +33,48 @@ impl Staging {
         Staging {
             allocator,
             block: None,
+            used: 0,
+            outgrown: Vec::new(),
         }
     }
 
-    /// A block for `wanted` bytes, which may be shorter. No copy may use the one given before.
-    pub(super) fn reserve(&mut self, wanted: usize) -> StagingBlock {
-        let wanted = wanted.min(STAGING_BYTES_MAX);
-        if wanted > self.block.as_ref().map_or(0, Allocated::len) {
-            let len = wanted.max(STAGING_BYTES_MIN).next_power_of_two();
+    /// `wanted` more bytes for the batch; fewer, perhaps none, where there is no room for them.
+    pub(super) fn take(&mut self, wanted: usize) -> StagingBlock {
+        let outgrown: usize = self.outgrown.iter().map(Allocated::len).sum();
+        let used = self.used + outgrown;
+        let wanted = wanted.min(STAGING_BYTES_MAX.saturating_sub(used));
+        if wanted > self.block.as_ref().map_or(0, Allocated::len) - self.used {
+            // Long enough for a batch such as this.
+            let len = (used + wanted).max(STAGING_BYTES_MIN).next_power_of_two();
             // Without room, and in a server without such memory, the driver stages by itself.
             if let Ok(block) = Allocated::new(&self.allocator, PINNED, len) {
-                self.block = Some(block);
+                let old = self.block.replace(block);
+                self.outgrown.extend(old.filter(|_| self.used > 0));
+                self.used = 0;
             }
         }
-        let block = self.block.as_ref();
-        block.map_or(StagingBlock::default(), |block| StagingBlock {
-            address: block.address(),
-            len: block.len(),
-        })
+        let Some(block) = &self.block else {
+            return StagingBlock::default();
+        };
+        let address = block.address() + self.used as u64;
+        let len = wanted.min(block.len() - self.used);
+        self.used += len;
+        StagingBlock { address, len }
+    }
+
+    /// The batch is done: its memory is the next one's.
+    pub(super) fn reset(&mut self) {
+        self.used = 0;
+        self.outgrown.clear();
+    }
+}
+
+impl StagingBlock {
+    /// The address of the next `len` bytes; none if fewer are left.
+    pub(super) fn take(&mut self, len: usize) -> Option<u64> {
+        let rest = self.len.checked_sub(len)?;
+        let address = self.address;
+        (self.address, self.len) = (address + len as u64, rest);
+        Some(address)
     }
 }

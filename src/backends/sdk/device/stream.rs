@@ -3,11 +3,15 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use conch_cuda::{Device, DeviceAddress, Driver, Event, Stream};
+use conch_cuda::{
+    CaptureError, ComputeCapability, CudaError, CudaGraph, CurrentDevice, Device, DeviceAddress,
+    Driver, Event, Stream,
+};
 use conch_memory::{MemoryKind, MemoryPlace};
 
 use super::allocator::DeviceAllocator;
 use super::plan::PlannedCopy;
+use super::refusal::{refusal, refusal_of};
 use super::staging::Staging;
 use crate::{Error, InstanceContext, Kind};
 
@@ -47,30 +51,38 @@ impl DeviceStream {
         priority: i32,
         allocator: DeviceAllocator,
     ) -> Result<DeviceStream, Error> {
-        let refused = |error: &dyn std::fmt::Display| Error::internal(format!("GPU {id}: {error}"));
+        let refused = |error: CudaError| refusal_of(id, &error);
         let driver = Driver::load().map_err(|absent| Error::unavailable(absent.to_string()))?;
-        let devices = driver.devices().map_err(|error| refused(&error))?;
+        let devices = driver.devices().map_err(refused)?;
         let properties = devices
             .into_iter()
             .find(|device| device.ordinal == id)
             .ok_or_else(|| Error::invalid(format!("there is no GPU {id}")))?;
-        let device = driver.open(properties).map_err(|error| refused(&error))?;
-        let stream = DeviceStream::on(&device, priority, allocator);
-        stream.map_err(|error| refused(&error))
+        let device = driver.open(properties).map_err(refused)?;
+        DeviceStream::on(&device, priority, allocator)
     }
 
     pub(super) fn on(
         device: &Arc<Device>,
         priority: i32,
         allocator: DeviceAllocator,
-    ) -> Result<DeviceStream, conch_cuda::CudaError> {
+    ) -> Result<DeviceStream, Error> {
+        let refused = |error: CudaError| refusal(device, &error);
         Ok(DeviceStream {
-            stream: Arc::new(Stream::new(device, priority)?),
-            event: Event::new(device)?,
+            stream: Arc::new(Stream::new(device, priority).map_err(refused)?),
+            event: Event::new(device).map_err(refused)?,
             staging: Staging::new(Arc::clone(&allocator)),
             allocator,
             planned: Vec::new(),
         })
+    }
+
+    /// Another stream of the same device.
+    ///
+    /// # Errors
+    /// `Internal` for what the driver refuses.
+    pub fn another(&self, priority: i32) -> Result<DeviceStream, Error> {
+        DeviceStream::on(self.stream.device(), priority, Arc::clone(&self.allocator))
     }
 
     /// The stream itself, for an engine that enqueues work of its own.
@@ -78,16 +90,13 @@ impl DeviceStream {
         StreamHandle(Arc::clone(&self.stream))
     }
 
-    pub(super) fn refused(&self, error: conch_cuda::CudaError) -> Error {
-        Error::internal(format!("GPU {}: {error}", self.stream.device().ordinal()))
+    pub(super) fn refusal(&self, error: &CudaError) -> Error {
+        refusal(self.stream.device(), error)
     }
 
     /// The memory that the instance computes in.
     pub fn place(&self) -> MemoryPlace {
-        MemoryPlace {
-            kind: MemoryKind::Gpu,
-            id: i64::from(self.stream.device().ordinal()),
-        }
+        gpu(self.stream.device())
     }
 }
 
@@ -106,6 +115,40 @@ impl StreamHandle {
         self.0.device().ordinal()
     }
 
+    /// The memory of its GPU.
+    pub fn place(&self) -> MemoryPlace {
+        gpu(self.0.device())
+    }
+
+    /// The generation of its GPU, as `9.0`.
+    pub fn compute_capability(&self) -> String {
+        let capability: ComputeCapability = self.0.device().properties().capability;
+        capability.to_string()
+    }
+
+    /// Has calls of this thread use the GPU while the guard lives.
+    ///
+    /// # Errors
+    /// `Internal` for what the driver refuses.
+    pub fn current(&self) -> Result<CurrentDevice<'_>, Error> {
+        let current = self.0.device().current();
+        current.map_err(|error| refusal(self.0.device(), &error))
+    }
+
+    /// Captures what `work` enqueues on the stream. Nothing of it is done meanwhile.
+    ///
+    /// # Errors
+    /// Those of `work`; `Unsupported` if the driver is too old; `Internal` for what it refuses.
+    pub fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<CudaGraph, Error> {
+        self.0.capture(work).map_err(|error| match error {
+            CaptureError::Work(error) => error,
+            CaptureError::Refused(error) => refusal(self.0.device(), &error),
+            CaptureError::TooOld(name) => {
+                Error::unsupported(format!("the driver is too old: it has no function {name}"))
+            }
+        })
+    }
+
     /// Enqueues a copy between two addresses of the device.
     ///
     /// # Safety
@@ -113,7 +156,7 @@ impl StreamHandle {
     pub(super) unsafe fn copy(&self, to: u64, from: u64, len: usize) -> Result<(), Error> {
         // SAFETY: by this function's contract.
         let copied = unsafe { self.0.copy(DeviceAddress(to), DeviceAddress(from), len) };
-        copied.map_err(|error| Error::internal(format!("GPU {}: {error}", self.device())))
+        copied.map_err(|error| refusal(self.0.device(), &error))
     }
 
     /// Blocks until all that was enqueued is done.
@@ -122,6 +165,22 @@ impl StreamHandle {
     /// `Internal` with what failed in the stream.
     pub fn synchronize(&self) -> Result<(), Error> {
         let waited = self.0.synchronize();
-        waited.map_err(|error| Error::internal(format!("GPU {}: {error}", self.device())))
+        waited.map_err(|error| refusal(self.0.device(), &error))
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.0
+    }
+
+    pub(super) fn is_same(&self, other: &StreamHandle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// The memory of a GPU.
+pub(super) fn gpu(device: &Device) -> MemoryPlace {
+    MemoryPlace {
+        kind: MemoryKind::Gpu,
+        id: i64::from(device.ordinal()),
     }
 }

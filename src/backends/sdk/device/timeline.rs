@@ -1,19 +1,41 @@
-//! When the stages of a batch were on the device, on the clock of the host.
+//! Times of the stages of a batch on the device, on the clock of the host.
 
 use std::mem;
+use std::sync::Arc;
 
-use conch_cuda::{CudaError, Event, Stream};
+use conch_cuda::{CudaError, Device, Event, Stream};
 
-use super::copies::StageMarks;
 use crate::Request;
 use crate::clock::monotonic_ns;
+
+/// Marks in the streams of a batch: where its work begins, and where each stage ends.
+pub(super) struct StageMarks {
+    pub(super) begin: Event,
+    /// Its computation begins.
+    pub(super) staged_in: Event,
+    pub(super) computed: Event,
+    pub(super) staged_out: Event,
+}
+
+impl StageMarks {
+    /// # Errors
+    /// What the driver refuses.
+    pub(super) fn new(device: &Arc<Device>) -> Result<StageMarks, CudaError> {
+        Ok(StageMarks {
+            begin: Event::timed(device)?,
+            staged_in: Event::timed(device)?,
+            computed: Event::timed(device)?,
+            staged_out: Event::timed(device)?,
+        })
+    }
+}
 
 /// When the work of a batch began on its device and its stages ended, ns on the clock of
 /// [`clock`](crate::clock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchTimeline {
     pub(super) begin_ns: u64,
-    /// Its inputs were on the device.
+    /// Its inputs were on the device, and its computation began.
     pub(super) staged_in_ns: u64,
     pub(super) computed_ns: u64,
     /// Its outputs were where they are wanted, or in staging memory.
@@ -56,8 +78,9 @@ impl BatchTimeline {
 }
 
 /// The device's clock, by an event whose time on the host is known. That is the last one of the
-/// batch before: clocks drift apart, so the time between two events is only trusted over a batch or
-/// a pause, and within what the host saw itself.
+/// batch that was read before: clocks drift apart, so the time between two events is only trusted
+/// over a batch or a pause, and within what the host saw itself. Batches that are read by one clock
+/// are in the order in which they were on the device.
 pub(super) struct DeviceClock {
     anchor: Event,
     anchor_ns: u64,

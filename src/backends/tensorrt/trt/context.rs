@@ -6,7 +6,10 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
-use sdk::{EngineBlock, EngineGraph, EngineStream, EngineWork, Error, MemorySource, MemoryTarget};
+use sdk::{
+    CudaGraph, DeviceBlock, DeviceBlocks, DeviceWork, Error, MemorySource, MemoryTarget,
+    StreamHandle,
+};
 
 use super::engine::Engine;
 use super::shim::{RawContext, RawOutputs, RawShape};
@@ -22,7 +25,7 @@ pub enum AllocationStrategy {
 
 /// Where a tensor lies for one run.
 pub enum Binding<'b> {
-    Block(&'b EngineBlock),
+    Block(&'b DeviceBlock),
     /// An input, in place.
     Source(MemorySource<'b>),
     /// An output, in place.
@@ -37,10 +40,20 @@ pub enum Binding<'b> {
 #[derive(Debug)]
 pub struct HostTensor(Mutex<Box<[u64]>>);
 
-/// An output that TensorRT asks memory for while it runs.
-pub struct LateOutput {
-    block: EngineBlock,
-    shape: Mutex<Option<Vec<i64>>>,
+/// An output that TensorRT asks memory for while it runs, at most once for a batch.
+pub struct LateOutput(Arc<LateMemory>);
+
+struct LateMemory {
+    blocks: DeviceBlocks,
+    state: Mutex<LateState>,
+}
+
+struct LateState {
+    block: DeviceBlock,
+    /// Blocks that became too short for the batch, which TensorRT may still use.
+    outgrown: Vec<DeviceBlock>,
+    /// As the last run told it.
+    shape: Option<Vec<i64>>,
 }
 
 /// A context of one instance and profile. One thread at a time uses it.
@@ -50,15 +63,12 @@ pub struct Context {
     /// Of the profile, chosen once.
     profile: usize,
     /// The outputs that TensorRT has been told of, which it keeps: it asks by name.
-    late: HashMap<CString, Arc<Late>>,
+    late: HashMap<CString, Arc<OutputAllocator>>,
 }
 
 /// What stands behind an output allocator of TensorRT's: the output of the slot that runs.
 #[derive(Default)]
-struct Late {
-    current: Mutex<Option<EngineBlock>>,
-    shape: Mutex<Option<Vec<i64>>>,
-}
+struct OutputAllocator(Mutex<Option<Arc<LateMemory>>>);
 
 // SAFETY: TensorRT lets any thread use a context, one at a time.
 unsafe impl Send for Context {}
@@ -107,23 +117,44 @@ impl HostTensor {
 }
 
 impl LateOutput {
-    pub fn new(block: EngineBlock) -> Self {
-        LateOutput {
-            block,
-            shape: Mutex::default(),
-        }
+    /// `block` is one of `blocks`, which has another where it is too short.
+    pub fn new(blocks: &DeviceBlocks, block: DeviceBlock) -> Self {
+        LateOutput(Arc::new(LateMemory {
+            blocks: blocks.clone(),
+            state: Mutex::new(LateState {
+                block,
+                outgrown: Vec::new(),
+                shape: None,
+            }),
+        }))
     }
 
-    pub fn block(&self) -> &EngineBlock {
-        &self.block
+    /// What the last run fills.
+    pub fn source(&self) -> MemorySource<'_> {
+        let state = lock(&self.0.state);
+        let device = i32::try_from(state.block.source().place().id).unwrap_or(i32::MAX);
+        let (address, len) = (state.block.address(), state.block.len());
+        // SAFETY: the block is that long. It is replaced by the next run of its slot, which is
+        // another batch: what borrows this is over then.
+        unsafe { MemorySource::on_device(address, len, device) }
     }
 
     /// The shape that the last run told.
     pub fn shape(&self) -> Option<Vec<i64>> {
-        self.shape
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.0.state).shape.clone()
+    }
+}
+
+impl LateMemory {
+    /// Room for `len` bytes; returns where they begin.
+    fn reserve(&self, len: usize) -> Result<u64, Error> {
+        let mut state = lock(&self.state);
+        if len > state.block.len() {
+            let larger = self.blocks.allocate(len)?;
+            let outgrown = std::mem::replace(&mut state.block, larger);
+            state.outgrown.push(outgrown);
+        }
+        Ok(state.block.address())
     }
 }
 
@@ -136,7 +167,7 @@ impl Context {
         engine: &Arc<Engine>,
         strategy: AllocationStrategy,
         (profile, profile_name, model_name): (usize, &str, &str),
-        stream: &EngineStream,
+        stream: &StreamHandle,
     ) -> Result<Self, Error> {
         let strategy = match strategy {
             AllocationStrategy::Static => 0,
@@ -161,9 +192,8 @@ impl Context {
         if profile != 0 {
             let number = i32::try_from(profile).unwrap_or(i32::MAX);
             // SAFETY: the context and the stream live; it is waited for at once.
-            let chosen = unsafe {
-                (engine.shim().set_profile)(context.raw.as_ptr(), number, stream.raw_handle())
-            };
+            let chosen =
+                unsafe { (engine.shim().set_profile)(context.raw.as_ptr(), number, stream.raw()) };
             if chosen == 0 {
                 return Err(Error::invalid(format!(
                     "Can not set the specified optimization profile {profile_name}[{profile}] for \
@@ -248,11 +278,25 @@ impl Context {
     /// `Internal`, in upstream's words, if TensorRT refuses.
     pub fn run<'w>(
         &mut self,
-        work: &mut EngineWork<'w>,
+        work: &mut DeviceWork<'w>,
         model_name: &str,
         bindings: &[(&CStr, Binding<'_>)],
     ) -> Result<(), Error> {
         work.compute(|stream| self.enqueue(model_name, bindings, stream))
+    }
+
+    /// As [`run`](Self::run), with a run that was captured on the buffers of the batch's slot.
+    ///
+    /// # Errors
+    /// `Internal` for what the driver refuses.
+    pub fn launch<'w>(
+        &mut self,
+        work: &mut DeviceWork<'w>,
+        graph: &'w CudaGraph,
+    ) -> Result<(), Error> {
+        // SAFETY: graphs are captured by contexts of the instance, on buffers of the slot that
+        // has the graph, and both outlive the slot's batches; a slot has one batch at a time.
+        unsafe { work.launch_graph(graph) }
     }
 
     /// Runs once on blocks, outside of any batch, and waits for it.
@@ -261,11 +305,11 @@ impl Context {
     /// As [`run`](Self::run).
     pub fn run_alone(
         &mut self,
-        stream: &EngineStream,
+        stream: &StreamHandle,
         model_name: &str,
         bindings: &[(&CStr, Binding<'_>)],
     ) -> Result<(), Error> {
-        self.enqueue(model_name, bindings, stream.raw_handle())?;
+        self.enqueue(model_name, bindings, stream.raw())?;
         stream.synchronize()
     }
 
@@ -275,11 +319,11 @@ impl Context {
     /// As [`run`](Self::run), and what the driver refuses.
     pub fn capture(
         &mut self,
-        stream: &EngineStream,
+        stream: &StreamHandle,
         model_name: &str,
         bindings: &[(&CStr, Binding<'_>)],
-    ) -> Result<EngineGraph, Error> {
-        stream.capture(|| self.enqueue(model_name, bindings, stream.raw_handle()))
+    ) -> Result<CudaGraph, Error> {
+        stream.capture(|| self.enqueue(model_name, bindings, stream.raw()))
     }
 
     fn enqueue(
@@ -320,19 +364,13 @@ impl Context {
         if enqueued == 0 {
             return Err(refused(self.engine.runtime.log.errors()));
         }
-        for (name, binding) in bindings {
-            if let (Binding::Late(output), Some(late)) = (binding, self.late.get(*name)) {
-                let told = lock(&late.shape).take();
-                *output.shape.lock().unwrap_or_else(PoisonError::into_inner) = told;
-            }
-        }
         Ok(())
     }
 
     /// Has TensorRT ask for the memory of an output while it runs.
     fn offer(&mut self, name: &CStr, output: &LateOutput) -> Result<(), Error> {
         if !self.late.contains_key(name) {
-            let late = Arc::<Late>::default();
+            let late = Arc::<OutputAllocator>::default();
             let outputs = RawOutputs {
                 owner: Arc::as_ptr(&late).cast_mut().cast(),
                 allocate,
@@ -355,9 +393,11 @@ impl Context {
             }
             self.late.insert(name.to_owned(), late);
         }
+        let mut state = lock(&output.0.state);
+        state.outgrown.clear();
+        state.shape = None;
         if let Some(late) = self.late.get(name) {
-            *lock(&late.current) = Some(output.block.clone());
-            *lock(&late.shape) = None;
+            *lock(&late.0) = Some(Arc::clone(&output.0));
         }
         Ok(())
     }
@@ -365,8 +405,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, freed once, before its engine; nothing of it runs, as queues are
-        // dropped first.
+        // SAFETY: made in `new`, freed once, before its engine; nothing of it runs, as batches
+        // are finished first.
         unsafe { (self.engine.shim().context_delete)(self.raw.as_ptr()) };
     }
 }
@@ -383,9 +423,9 @@ fn device(address: u64) -> *mut c_void {
 extern "C" fn allocate(owner: *mut c_void, _name: *const c_char, size: u64) -> *mut c_void {
     // SAFETY: the owner is kept by the context, as long as TensorRT may call; only shared
     // references to it are made.
-    let late = unsafe { &*owner.cast::<Late>() };
-    let block = lock(&late.current).clone();
-    let reserved = block.map(|block| block.reserve(usize::try_from(size).unwrap_or(usize::MAX)));
+    let late = unsafe { &*owner.cast::<OutputAllocator>() };
+    let output = lock(&late.0).clone();
+    let reserved = output.map(|output| output.reserve(usize::try_from(size).unwrap_or(usize::MAX)));
     match reserved {
         Some(Ok(address)) => device(address),
         Some(Err(error)) => {
@@ -398,8 +438,10 @@ extern "C" fn allocate(owner: *mut c_void, _name: *const c_char, size: u64) -> *
 
 extern "C" fn set_shape(owner: *mut c_void, _name: *const c_char, shape: *const RawShape) {
     // SAFETY: as above; the shim gives a shape for the time of the call.
-    let (late, shape) = unsafe { (&*owner.cast::<Late>(), &*shape) };
-    *lock(&late.shape) = shape.dims();
+    let (late, shape) = unsafe { (&*owner.cast::<OutputAllocator>(), &*shape) };
+    if let Some(output) = &*lock(&late.0) {
+        lock(&output.state).shape = shape.dims();
+    }
 }
 
 #[cfg(test)]

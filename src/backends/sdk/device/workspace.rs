@@ -1,31 +1,30 @@
-//! Memory for the batches of a slot, one after the other.
+//! Device memory that batches use one after the other.
 
 use conch_memory::MemoryPlace;
 
 use super::allocator::{Allocated, DeviceAllocator};
-use super::staging::{Staging, StagingBlock};
-use super::stream::DeviceStream;
 use crate::Error;
 
-/// Memory that a slot keeps between batches.
-pub(super) struct Room {
+/// Memory of an instance's device for one batch at a time, kept between batches.
+pub(super) struct Workspace {
     allocator: DeviceAllocator,
     place: MemoryPlace,
     block: Option<Allocated>,
-    staging: Staging,
 }
 
-impl Room {
-    pub(super) fn new(stream: &DeviceStream) -> Self {
-        Room {
-            allocator: stream.allocator.clone(),
-            place: stream.place(),
+impl Workspace {
+    pub(super) fn new(allocator: DeviceAllocator, place: MemoryPlace) -> Self {
+        Workspace {
+            allocator,
+            place,
             block: None,
-            staging: Staging::new(stream.allocator.clone()),
         }
     }
 
     /// The address of room for `len` bytes. What it held is gone.
+    ///
+    /// # Errors
+    /// `Unavailable` if the device has no room.
     pub(super) fn reserve(&mut self, len: usize) -> Result<u64, Error> {
         if len > self.block.as_ref().map_or(0, Allocated::len) {
             // First, as both may not fit.
@@ -33,9 +32,5 @@ impl Room {
             self.block = Some(Allocated::new(&self.allocator, self.place, len)?);
         }
         Ok(self.block.as_ref().map_or(0, Allocated::address))
-    }
-
-    pub(super) fn staging(&mut self, wanted: usize) -> StagingBlock {
-        self.staging.reserve(wanted)
     }
 }

@@ -1,9 +1,15 @@
 //! Ranges, copies and kernels of a batch, on the double of the driver.
 
-use super::super::copies::StageMarks;
-use super::super::memory::copy_on_host;
-use super::super::room::Room;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use super::*;
+use crate::batch::ExecutionStart;
+use crate::device::kernel::{DeviceAddress, KernelArgument};
+use crate::device::tests::{KINDS, Memory, alone, pattern, stream};
+use crate::factory::Factories;
+use crate::{Batch, Code};
 
 const INCREMENT: &CStr = c".version 6.0
 .target sm_50
@@ -20,43 +26,60 @@ const INCREMENT: &CStr = c".version 6.0
     ret;
 }";
 
+/// A slot on one stream.
+fn slot(stream: &DeviceStream) -> BatchSlot {
+    BatchSlot::new(BatchStreams::one(stream), &stream.allocator).unwrap()
+}
+
+fn factories() -> Arc<Factories> {
+    // SAFETY: nothing is asked of an instance without requests.
+    unsafe { Factories::new(std::ptr::null_mut()) }
+}
+
+/// A batch without requests.
+fn empty(factories: &Arc<Factories>) -> Batch<'_> {
+    let start = ExecutionStart {
+        exec_ns: 0,
+        compute_ns: 0,
+    };
+    // SAFETY: nothing is asked of the instance, and there are as many slots as requests.
+    unsafe { Batch::new(std::ptr::null_mut(), &[], &[], 0, false, start, factories) }
+}
+
 /// Both halves of `source`, each to its place in `target`, by kernels of two-byte numbers.
 fn incremented(stream: &DeviceStream, source: &Memory, target: &mut Memory, skip: usize) {
     const HALF: usize = 600;
     let kernel = stream.compile(INCREMENT, c"increment").unwrap();
-    let mut room = Room::new(stream);
+    let (mut slot, factories) = (slot(stream), factories());
+    let batch = empty(&factories);
     let mut whole = target.target(2 * HALF + skip);
-    let marks = StageMarks::new(stream).unwrap();
-    let mut work = DeviceWork::new(stream, &marks, &mut room);
+    let mut work = DeviceWork::new(&mut slot, &batch, &[], PendingWork::default());
     // The first half in two pieces, if it does not lie in one.
     let first = [
         source.source(skip..skip + 100),
         source.source(skip + 100..skip + HALF),
     ];
     let second = [source.source(skip + HALF..skip + 2 * HALF)];
-    let inputs = [work.input(&first, 0, 2), work.input(&second, 0, 2)];
+    let inputs = [work.input(0, &first, 0, 2), work.input(0, &second, 0, 2)];
     whole.take(skip).unwrap();
-    let output = work.output(whole, 1, 2);
-    work.place().unwrap();
+    let output = work.output(0, whole, 1, 2);
+    work.place_ranges().unwrap();
     assert_eq!(work.address(output) % 2, 0);
     for (index, input) in inputs.into_iter().enumerate() {
         let to = work.address(output) + (index * HALF) as u64;
         let arguments = [
-            KernelArgument::Address(work.address(input)),
-            KernelArgument::Address(to),
+            KernelArgument::Address(DeviceAddress(work.address(input))),
+            KernelArgument::Address(DeviceAddress(to)),
             KernelArgument::U32((HALF / 2) as u32),
         ];
         // SAFETY: the kernel reads the input and writes half of the output.
         unsafe { work.launch(&kernel, (HALF / 2) as u32, &arguments) }.unwrap();
     }
-    work.scatter().unwrap();
-    let (outs, is_enqueued) = work.take_over();
-    assert!(is_enqueued);
-    stream.stream.synchronize().unwrap();
-    for out in outs {
-        // SAFETY: the staging memory lives as long as the room, the target is borrowed.
-        unsafe { copy_on_host(out.target, out.source, out.len) };
-    }
+    let enqueued = work.end(Ok(()));
+    assert!(enqueued.is_marked);
+    slot.wait().unwrap();
+    // SAFETY: the slot was waited for and has the staging memory; the target is borrowed.
+    assert_eq!(unsafe { enqueued.pending.finish() }, []);
 }
 
 #[test]
@@ -98,12 +121,12 @@ fn work_that_nobody_takes_over_is_waited_for() {
     let (_alone, double) = alone();
     let (stream, _) = stream(0, 2);
     let source = Memory::with("pinned", &pattern(64, 0));
-    let mut room = Room::new(&stream);
+    let (mut slot, factories) = (slot(&stream), factories());
+    let batch = empty(&factories);
     double.set_copy_us(20_000);
-    let marks = StageMarks::new(&stream).unwrap();
-    let mut work = DeviceWork::new(&stream, &marks, &mut room);
-    work.input(&[source.source(0..64)], 0, 1);
-    work.place().unwrap();
+    let mut work = DeviceWork::new(&mut slot, &batch, &[], PendingWork::default());
+    work.input(0, &[source.source(0..64)], 0, 1);
+    work.place_ranges().unwrap();
     assert_eq!(stream.stream.is_idle(), Ok(false));
     drop(work);
     double.set_copy_us(0);
@@ -115,11 +138,11 @@ fn no_room_and_wrong_texts_are_told() {
     let (_alone, double) = alone();
     let (stream, _) = stream(0, 0);
     let source = Memory::with("pageable", &pattern(64, 0));
-    let mut room = Room::new(&stream);
-    let marks = StageMarks::new(&stream).unwrap();
-    let mut work = DeviceWork::new(&stream, &marks, &mut room);
-    work.input(&[source.source(0..64)], 0, 1);
-    assert_eq!(work.place().unwrap_err().code(), Code::Unavailable);
+    let (mut slot, factories) = (slot(&stream), factories());
+    let batch = empty(&factories);
+    let mut work = DeviceWork::new(&mut slot, &batch, &[], PendingWork::default());
+    work.input(0, &[source.source(0..64)], 0, 1);
+    assert_eq!(work.place_ranges().unwrap_err().code(), Code::Unavailable);
     drop(work);
     let text = INCREMENT.to_str().unwrap().replace("add.u32", "sum.u32");
     let text = std::ffi::CString::new(text).unwrap();
