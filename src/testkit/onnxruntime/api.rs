@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::real::Real;
+use crate::real::RealLibrary;
 use crate::{binding, memory, providers, session};
 
 /// A table of functions, as ONNX Runtime lays it out.
@@ -14,7 +14,7 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 impl Table {
-    pub fn over(real: &Real) -> Self {
+    pub fn over(real: &RealLibrary) -> Self {
         let mut table = real.entries().to_vec();
         let own = [
             (49, memory::create_tensor_with_data as *const c_void),

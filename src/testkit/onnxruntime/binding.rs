@@ -1,53 +1,46 @@
-//! Bindings: what a run reads and writes, and where.
+//! The functions of bindings.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 
-use crate::bound::{Binding, Goal};
+use crate::io_binding::{IoBinding, OutputBinding};
 use crate::real::{Failure, Raw, Status, check, real, status};
 use crate::record::record;
 use crate::{memory, run, session};
 
-fn live() -> MutexGuard<'static, Option<HashMap<usize, usize>>> {
-    static LIVE: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
-    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
-    live.get_or_insert_default();
-    live
+/// Bindings that are not released, by address: their session.
+fn live() -> MutexGuard<'static, HashMap<usize, usize>> {
+    static LIVE: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bindings of a session that are not released.
 fn live_count(session: Raw) -> usize {
     let live = live();
-    let sessions = live.iter().flatten().map(|(_, session)| *session);
-    sessions.filter(|other| *other == session.addr()).count()
+    let sessions = live.values();
+    sessions.filter(|other| **other == session.addr()).count()
 }
 
-unsafe extern "C" fn create(session: Raw, binding: *mut *mut Binding) -> Status {
-    let made = Box::into_raw(Box::new(Binding {
+unsafe extern "C" fn create(session: Raw, binding: *mut *mut IoBinding) -> Status {
+    let made = Box::into_raw(Box::new(IoBinding {
         session,
         inputs: Vec::new(),
         outputs: Vec::new(),
         on_device: Vec::new(),
         made: Vec::new(),
     }));
-    live()
-        .get_or_insert_default()
-        .insert(made.addr(), session.addr());
+    live().insert(made.addr(), session.addr());
     // SAFETY: the result is writable.
     unsafe { binding.write(made) };
     ptr::null_mut()
 }
 
-unsafe extern "C" fn release(binding: *mut Binding) {
-    if live()
-        .get_or_insert_default()
-        .remove(&binding.addr())
-        .is_some()
-    {
+unsafe extern "C" fn release(binding: *mut IoBinding) {
+    if live().remove(&binding.addr()).is_some() {
         // SAFETY: made by `create` and live until now.
         unsafe {
             clear_outputs(binding);
@@ -58,8 +51,8 @@ unsafe extern "C" fn release(binding: *mut Binding) {
 
 /// # Safety
 /// The binding is live, or its address is no binding's.
-unsafe fn get<'b>(binding: *mut Binding) -> Result<&'b mut Binding, Failure> {
-    if !live().get_or_insert_default().contains_key(&binding.addr()) {
+unsafe fn get<'b>(binding: *mut IoBinding) -> Result<&'b mut IoBinding, Failure> {
+    if !live().contains_key(&binding.addr()) {
         return Err(Failure::Double(
             "misuse: a binding that was released".to_owned(),
         ));
@@ -69,7 +62,7 @@ unsafe fn get<'b>(binding: *mut Binding) -> Result<&'b mut Binding, Failure> {
 }
 
 /// Remembers a value that lies on a device.
-fn note(binding: &mut Binding, value: Raw) {
+fn keep_device_value(binding: &mut IoBinding, value: Raw) {
     if memory::value(value).is_some() {
         binding.on_device.push(value);
     }
@@ -77,45 +70,57 @@ fn note(binding: &mut Binding, value: Raw) {
 
 /// # Safety
 /// As [`get`]; the name is a C string.
-unsafe fn bind(binding: *mut Binding, name: *const c_char, goal: Goal) -> Result<(), Failure> {
+unsafe fn bind(
+    binding: *mut IoBinding,
+    name: *const c_char,
+    output: OutputBinding,
+) -> Result<(), Failure> {
     // SAFETY: by this function's contract.
     let (binding, name) = unsafe { (get(binding)?, CStr::from_ptr(name).to_owned()) };
-    if let Goal::Value(value) = goal {
-        note(binding, value);
+    if let OutputBinding::Value(value) = output {
+        keep_device_value(binding, value);
     }
     binding.outputs.retain(|(known, _)| *known != name);
-    binding.outputs.push((name, goal));
+    binding.outputs.push((name, output));
     Ok(())
 }
 
-unsafe extern "C" fn bind_input(binding: *mut Binding, name: *const c_char, value: Raw) -> Status {
+unsafe extern "C" fn bind_input(
+    binding: *mut IoBinding,
+    name: *const c_char,
+    value: Raw,
+) -> Status {
     status((|| {
         // SAFETY: the binding is live; the name is a C string.
         let (binding, name) = unsafe { (get(binding)?, CStr::from_ptr(name).to_owned()) };
         binding.inputs.retain(|(known, _)| *known != name);
         binding.inputs.push((name, value));
-        note(binding, value);
+        keep_device_value(binding, value);
         Ok(())
     })())
 }
 
-unsafe extern "C" fn bind_output(binding: *mut Binding, name: *const c_char, value: Raw) -> Status {
+unsafe extern "C" fn bind_output(
+    binding: *mut IoBinding,
+    name: *const c_char,
+    value: Raw,
+) -> Status {
     // SAFETY: the contracts are the same.
-    status(unsafe { bind(binding, name, Goal::Value(value)) })
+    status(unsafe { bind(binding, name, OutputBinding::Value(value)) })
 }
 
 unsafe extern "C" fn bind_to_device(
-    binding: *mut Binding,
+    binding: *mut IoBinding,
     name: *const c_char,
     info: Raw,
 ) -> Status {
-    let goal = memory::device_of(info).map_or(Goal::Host, Goal::Device);
+    let output = memory::device_of(info).map_or(OutputBinding::Host, OutputBinding::Device);
     // SAFETY: the contracts are the same.
-    status(unsafe { bind(binding, name, goal) })
+    status(unsafe { bind(binding, name, output) })
 }
 
 unsafe extern "C" fn values(
-    binding: *mut Binding,
+    binding: *mut IoBinding,
     allocator: Raw,
     list: *mut *mut Raw,
     count: *mut usize,
@@ -140,7 +145,7 @@ unsafe extern "C" fn values(
     })())
 }
 
-unsafe extern "C" fn clear_inputs(binding: *mut Binding) {
+unsafe extern "C" fn clear_inputs(binding: *mut IoBinding) {
     // SAFETY: the binding is live.
     if let Ok(binding) = unsafe { get(binding) } {
         binding.inputs.clear();
@@ -148,7 +153,7 @@ unsafe extern "C" fn clear_inputs(binding: *mut Binding) {
     }
 }
 
-unsafe extern "C" fn clear_outputs(binding: *mut Binding) {
+unsafe extern "C" fn clear_outputs(binding: *mut IoBinding) {
     // SAFETY: the binding is live, or was until its caller took it out.
     let Some(binding) = (unsafe { binding.as_mut() }) else {
         return;
@@ -174,7 +179,7 @@ unsafe extern "C" fn release_session(session: Raw) {
     }
 }
 
-unsafe extern "C" fn run_bound(session: Raw, options: Raw, binding: *mut Binding) -> Status {
+unsafe extern "C" fn run_bound(session: Raw, options: Raw, binding: *mut IoBinding) -> Status {
     status((|| {
         // SAFETY: the binding is live.
         let binding = unsafe { get(binding)? };

@@ -8,8 +8,8 @@
 
 mod api;
 mod binding;
-mod bound;
 mod cuda;
+mod io_binding;
 mod memory;
 mod providers;
 mod real;
@@ -21,7 +21,7 @@ mod settings;
 use std::ffi::{c_char, c_void};
 use std::sync::OnceLock;
 
-use real::{ApiBase, Real};
+use real::{ApiBase, RealLibrary};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn OrtGetApiBase() -> *const ApiBase {
@@ -36,10 +36,10 @@ pub extern "C" fn OrtGetApiBase() -> *const ApiBase {
 /// add to it.
 unsafe extern "C" fn get_api(_version: u32) -> *const *const c_void {
     static TABLE: OnceLock<Option<api::Table>> = OnceLock::new();
-    let table = TABLE.get_or_init(|| Real::get().map(api::Table::over));
+    let table = TABLE.get_or_init(|| RealLibrary::get().map(api::Table::over));
     table.as_ref().map_or(std::ptr::null(), api::Table::as_ptr)
 }
 
 unsafe extern "C" fn get_version() -> *const c_char {
-    Real::get().map_or(c"0".as_ptr(), Real::version)
+    RealLibrary::get().map_or(c"0".as_ptr(), RealLibrary::version)
 }

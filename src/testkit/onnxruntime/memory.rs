@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::cuda::Cuda;
 use crate::real::{Failure, Raw, Status, check, real, status, text};
@@ -22,41 +22,35 @@ pub struct DeviceValue {
 }
 
 #[derive(Default)]
-struct Known {
+struct Registry {
     values: HashMap<usize, DeviceValue>,
     /// Descriptions of memory, by address: the device.
     infos: HashMap<usize, i32>,
 }
 
-fn known() -> MutexGuard<'static, Option<Known>> {
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.get_or_insert_default();
-    known
-}
-
-fn with<T>(work: impl FnOnce(&mut Known) -> T) -> T {
-    work(known().get_or_insert_default())
+fn registry() -> MutexGuard<'static, Registry> {
+    static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is known of a value, if it lies on a device.
 pub fn value(raw: Raw) -> Option<DeviceValue> {
-    with(|known| known.values.get(&raw.addr()).copied())
+    registry().values.get(&raw.addr()).copied()
 }
 
 /// The device that a description is of; none: main memory.
 pub fn device_of(info: Raw) -> Option<i32> {
-    with(|known| known.infos.get(&info.addr()).copied())
+    registry().infos.get(&info.addr()).copied()
 }
 
 /// Values on devices that are live.
 pub fn live_count() -> usize {
-    with(|known| known.values.len())
+    registry().values.len()
 }
 
-/// Notes that a value lies on a device.
-pub fn note(raw: Raw, value: DeviceValue) {
-    with(|known| known.values.insert(raw.addr(), value));
+/// Registers a value that lies on a device.
+pub fn register(raw: Raw, value: DeviceValue) {
+    registry().values.insert(raw.addr(), value);
 }
 
 pub unsafe extern "C" fn create_memory_info(
@@ -73,14 +67,14 @@ pub unsafe extern "C" fn create_memory_info(
         // SAFETY: the name is a C string; the result was written.
         let (name, made) = unsafe { (text(name), *info) };
         if name == "Cuda" {
-            with(|known| known.infos.insert(made.addr(), id));
+            registry().infos.insert(made.addr(), id);
         }
         Ok(())
     })())
 }
 
 pub unsafe extern "C" fn release_memory_info(info: Raw) {
-    with(|known| known.infos.remove(&info.addr()));
+    registry().infos.remove(&info.addr());
     if let Ok(real) = real() {
         // SAFETY: the contracts are the same.
         unsafe { real.release_memory_info(info) };
@@ -119,8 +113,8 @@ pub unsafe extern "C" fn create_tensor_with_data(
             }
         }
         // SAFETY: the shape is as long as said, the result writable.
-        let made = unsafe { over(data, len, shape, rank, element)? };
-        note(
+        let made = unsafe { tensor_over(data, len, shape, rank, element)? };
+        register(
             made,
             DeviceValue {
                 device,
@@ -139,7 +133,7 @@ pub unsafe extern "C" fn create_tensor_with_data(
 ///
 /// # Safety
 /// The shape is as long as said. The value's data is only used as what it is.
-pub unsafe fn over(
+pub unsafe fn tensor_over(
     data: *mut c_void,
     len: usize,
     shape: *const i64,
@@ -167,7 +161,7 @@ pub unsafe fn over(
 }
 
 pub unsafe extern "C" fn release_value(raw: Raw) {
-    let gone = with(|known| known.values.remove(&raw.addr()));
+    let gone = registry().values.remove(&raw.addr());
     if let Some(value) = gone.filter(|value| value.is_owned)
         && let Ok(cuda) = Cuda::get()
         && cuda.enter(value.device).is_ok()
@@ -181,7 +175,7 @@ pub unsafe extern "C" fn release_value(raw: Raw) {
 }
 
 /// Element type, shape and address of a value.
-pub struct Described {
+pub struct TensorDescription {
     pub element: c_int,
     pub shape: Vec<i64>,
     pub data: *mut c_void,
@@ -192,7 +186,7 @@ pub struct Described {
 ///
 /// # Safety
 /// The value is live and holds no strings.
-pub unsafe fn describe(value: Raw) -> Result<Described, Failure> {
+pub unsafe fn describe(value: Raw) -> Result<TensorDescription, Failure> {
     let real = real()?;
     let (mut info, mut element, mut rank) = (ptr::null_mut(), 0, 0);
     let mut data = ptr::null_mut();
@@ -205,7 +199,7 @@ pub unsafe fn describe(value: Raw) -> Result<Described, Failure> {
         check(real.dimensions(info, shape.as_mut_ptr(), rank))?;
         real.release_tensor_info(info);
         check(real.tensor_data(value, &raw mut data))?;
-        Ok(Described {
+        Ok(TensorDescription {
             element,
             shape,
             data,

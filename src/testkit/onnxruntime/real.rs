@@ -9,8 +9,8 @@ pub type Raw = *mut c_void;
 /// Null is success.
 pub type Status = *mut c_void;
 
-/// Entries of the table that are handed on. Those of version 17 are more.
-pub const ENTRIES: usize = 270;
+/// Entries of the table that are handed on. Version 17 has more.
+pub const ENTRY_COUNT: usize = 270;
 
 /// What the library's only function returns.
 #[repr(C)]
@@ -19,19 +19,19 @@ pub struct ApiBase {
     pub get_version: unsafe extern "C" fn() -> *const c_char,
 }
 
-pub struct Real {
+pub struct RealLibrary {
     base: *const ApiBase,
     table: *const *const c_void,
 }
 
 // SAFETY: both point to static memory of the library, which is never closed.
-unsafe impl Send for Real {}
+unsafe impl Send for RealLibrary {}
 // SAFETY: as above.
-unsafe impl Sync for Real {}
+unsafe impl Sync for RealLibrary {}
 
 macro_rules! functions {
     ($($index:literal $name:ident ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
-        impl Real {
+        impl RealLibrary {
             $(
                 /// # Safety
                 /// As the function of the C API.
@@ -81,14 +81,14 @@ functions! {
     165 add_run_config(options: Raw, key: *const c_char, value: *const c_char) -> Status;
 }
 
-impl Real {
+impl RealLibrary {
     /// The library that the environment names; none if it cannot be opened.
-    pub fn get() -> Option<&'static Real> {
-        static REAL: OnceLock<Option<Real>> = OnceLock::new();
-        REAL.get_or_init(Real::open).as_ref()
+    pub fn get() -> Option<&'static RealLibrary> {
+        static REAL: OnceLock<Option<RealLibrary>> = OnceLock::new();
+        REAL.get_or_init(RealLibrary::open).as_ref()
     }
 
-    fn open() -> Option<Real> {
+    fn open() -> Option<RealLibrary> {
         let path = std::env::var_os("CONCH_ORT_DOUBLE_LIBRARY")?;
         let path = CString::new(path.into_encoded_bytes()).ok()?;
         // SAFETY: the path is a C string; the test means the library to be run in the process.
@@ -106,7 +106,7 @@ impl Real {
             unsafe { std::mem::transmute::<Raw, extern "C" fn() -> *const ApiBase>(symbol)() };
         // SAFETY: a static struct of the library; the version is one that it has.
         let table = unsafe { ((*base).get_api)(17) };
-        (!table.is_null()).then_some(Real { base, table })
+        (!table.is_null()).then_some(RealLibrary { base, table })
     }
 
     pub fn version(&self) -> *const c_char {
@@ -117,7 +117,7 @@ impl Real {
     /// The functions of the real table, by index.
     pub fn entries(&self) -> &'static [*const c_void] {
         // SAFETY: a static table with more entries.
-        unsafe { std::slice::from_raw_parts(self.table, ENTRIES) }
+        unsafe { std::slice::from_raw_parts(self.table, ENTRY_COUNT) }
     }
 
     /// A failure with a message.
@@ -134,7 +134,7 @@ pub fn status(outcome: Result<(), Failure>) -> Status {
         Ok(()) => ptr::null_mut(),
         Err(Failure::Real(status)) => status,
         Err(Failure::Double(message)) => {
-            Real::get().map_or(ptr::null_mut(), |real| real.failure(&message))
+            RealLibrary::get().map_or(ptr::null_mut(), |real| real.failure(&message))
         }
     }
 }
@@ -161,8 +161,8 @@ pub fn check(status: Status) -> Result<(), Failure> {
 }
 
 /// The real library.
-pub fn real() -> Result<&'static Real, Failure> {
-    Real::get().ok_or_else(|| Failure::Double("there is no real library".to_owned()))
+pub fn real() -> Result<&'static RealLibrary, Failure> {
+    RealLibrary::get().ok_or_else(|| Failure::Double("there is no real library".to_owned()))
 }
 
 /// # Safety

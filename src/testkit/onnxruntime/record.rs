@@ -1,4 +1,4 @@
-//! What the double was asked for, for tests to read: a line of JSON each, in the file that
+//! The record of calls that tests read: a line of JSON each, in the file that
 //! `CONCH_ORT_DOUBLE_RECORD` names.
 
 use std::fs::{File, OpenOptions};

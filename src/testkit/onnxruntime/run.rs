@@ -5,16 +5,16 @@ use std::ptr;
 
 use serde_json::json;
 
-use crate::bound::{Binding, Goal};
 use crate::cuda::Cuda;
-use crate::memory::{self, Described, DeviceValue, describe, element_bytes, over};
+use crate::io_binding::{IoBinding, OutputBinding};
+use crate::memory::{self, DeviceValue, TensorDescription, describe, element_bytes, tensor_over};
 use crate::real::{Failure, Raw, check, real};
 use crate::record::record;
 use crate::session::{self, GpuSession};
 use crate::settings::settings;
 
 /// An input in main memory, and what keeps it there.
-struct Fetched {
+struct HostInput {
     value: Raw,
     _bytes: Vec<u8>,
     is_ours: bool,
@@ -25,7 +25,7 @@ struct Fetched {
 ///
 /// # Safety
 /// The session is live, and so are the values that are bound.
-pub unsafe fn run(session: Raw, options: Raw, binding: &Binding) -> Result<Vec<Raw>, Failure> {
+pub unsafe fn run(session: Raw, options: Raw, binding: &IoBinding) -> Result<Vec<Raw>, Failure> {
     let real = real()?;
     let gpu = session::gpu(session);
     let gpu = gpu.ok_or_else(|| Failure::Double("misuse: bindings of a CPU session".to_owned()))?;
@@ -40,7 +40,7 @@ pub unsafe fn run(session: Raw, options: Raw, binding: &Binding) -> Result<Vec<R
         true => session::graph(session, options, &addresses(binding))?,
         false => None,
     };
-    tell(binding, &gpu, graph);
+    record_run(binding, &gpu, graph);
 
     let mut inputs = Vec::with_capacity(binding.inputs.len());
     for (_, value) in &binding.inputs {
@@ -63,8 +63,8 @@ pub unsafe fn run(session: Raw, options: Raw, binding: &Binding) -> Result<Vec<R
     let mut outputs: Vec<Raw> = binding
         .outputs
         .iter()
-        .map(|(_, goal)| match goal {
-            Goal::Value(value) if memory::value(*value).is_none() => *value,
+        .map(|(_, bound_to)| match bound_to {
+            OutputBinding::Value(value) if memory::value(*value).is_none() => *value,
             _ => ptr::null_mut(),
         })
         .collect();
@@ -89,9 +89,9 @@ pub unsafe fn run(session: Raw, options: Raw, binding: &Binding) -> Result<Vec<R
     }
     ran?;
     let mut made = Vec::with_capacity(outputs.len());
-    for ((_, goal), output) in binding.outputs.iter().zip(outputs) {
+    for ((_, bound_to), output) in binding.outputs.iter().zip(outputs) {
         // SAFETY: the run made the value, or the caller did.
-        made.push(unsafe { place(*goal, output, &gpu, cuda)? });
+        made.push(unsafe { place(*bound_to, output, &gpu, cuda)? });
     }
     if session::waits(options) {
         cuda.synchronize(stream)?;
@@ -100,26 +100,26 @@ pub unsafe fn run(session: Raw, options: Raw, binding: &Binding) -> Result<Vec<R
 }
 
 /// Where the tensors of a run lie; 0 stands for main memory, and for what the run makes.
-fn addresses(binding: &Binding) -> Vec<u64> {
+fn addresses(binding: &IoBinding) -> Vec<u64> {
     let address = |value: Raw| memory::value(value).map_or(0, |value| value.address);
     let inputs = binding.inputs.iter().map(|(_, value)| address(*value));
-    let outputs = binding.outputs.iter().map(|(_, goal)| match goal {
-        Goal::Value(value) => address(*value),
+    let outputs = binding.outputs.iter().map(|(_, bound_to)| match bound_to {
+        OutputBinding::Value(value) => address(*value),
         _ => 0,
     });
     inputs.chain(outputs).collect()
 }
 
-fn tell(binding: &Binding, gpu: &GpuSession, graph: Option<(i32, bool)>) {
+fn record_run(binding: &IoBinding, gpu: &GpuSession, graph: Option<(i32, bool)>) {
     let input = |value: &Raw| match memory::value(*value) {
         Some(_) => "device",
         None => "host",
     };
-    let output = |goal: &Goal| match goal {
-        Goal::Value(value) if memory::value(*value).is_some() => "device given",
-        Goal::Value(_) => "host given",
-        Goal::Device(_) => "device",
-        Goal::Host => "host",
+    let output = |bound_to: &OutputBinding| match bound_to {
+        OutputBinding::Value(value) if memory::value(*value).is_some() => "device given",
+        OutputBinding::Value(_) => "host given",
+        OutputBinding::Device(_) => "device",
+        OutputBinding::Host => "host",
     };
     let inputs = binding.inputs.iter().map(|(name, value)| {
         let address = memory::value(*value).map_or(0, |value| value.address);
@@ -128,7 +128,7 @@ fn tell(binding: &Binding, gpu: &GpuSession, graph: Option<(i32, bool)>) {
     let outputs = binding
         .outputs
         .iter()
-        .map(|(name, goal)| json!([name.to_string_lossy(), output(goal)]));
+        .map(|(name, bound_to)| json!([name.to_string_lossy(), output(bound_to)]));
     record(&json!({
         "event": "run",
         "device": gpu.device,
@@ -140,9 +140,9 @@ fn tell(binding: &Binding, gpu: &GpuSession, graph: Option<(i32, bool)>) {
 
 /// # Safety
 /// The value is live.
-unsafe fn fetch(value: Raw, gpu: &GpuSession, cuda: &Cuda) -> Result<Fetched, Failure> {
+unsafe fn fetch(value: Raw, gpu: &GpuSession, cuda: &Cuda) -> Result<HostInput, Failure> {
     let Some(device) = memory::value(value) else {
-        return Ok(Fetched {
+        return Ok(HostInput {
             value,
             _bytes: Vec::new(),
             is_ours: false,
@@ -161,10 +161,10 @@ unsafe fn fetch(value: Raw, gpu: &GpuSession, cuda: &Cuda) -> Result<Fetched, Fa
     )?;
     // SAFETY: the value is live; what is made over the bytes goes before them.
     unsafe {
-        let Described { element, shape, .. } = describe(value)?;
+        let TensorDescription { element, shape, .. } = describe(value)?;
         let data = bytes.as_mut_ptr().cast();
-        let copy = over(data, bytes.len(), shape.as_ptr(), shape.len(), element)?;
-        Ok(Fetched {
+        let copy = tensor_over(data, bytes.len(), shape.as_ptr(), shape.len(), element)?;
+        Ok(HostInput {
             value: copy,
             _bytes: bytes,
             is_ours: true,
@@ -176,28 +176,33 @@ unsafe fn fetch(value: Raw, gpu: &GpuSession, cuda: &Cuda) -> Result<Fetched, Fa
 ///
 /// # Safety
 /// The output is live; it is ours unless it is bound to itself.
-unsafe fn place(goal: Goal, output: Raw, gpu: &GpuSession, cuda: &Cuda) -> Result<Raw, Failure> {
+unsafe fn place(
+    bound_to: OutputBinding,
+    output: Raw,
+    gpu: &GpuSession,
+    cuda: &Cuda,
+) -> Result<Raw, Failure> {
     let real = real()?;
-    match goal {
-        Goal::Device(device) if device != gpu.device => Err(Failure::Double(
+    match bound_to {
+        OutputBinding::Device(device) if device != gpu.device => Err(Failure::Double(
             "misuse: an output on another GPU".to_owned(),
         )),
-        Goal::Host => Ok(output),
+        OutputBinding::Host => Ok(output),
         // SAFETY: the value is live, and its memory the caller's.
-        Goal::Value(value) if value == output => unsafe {
-            let Described {
+        OutputBinding::Value(value) if value == output => unsafe {
+            let TensorDescription {
                 element,
                 shape,
                 data,
             } = describe(value)?;
             let len = byte_count(element, &shape)?;
-            over(data, len, shape.as_ptr(), shape.len(), element)
+            tensor_over(data, len, shape.as_ptr(), shape.len(), element)
         },
-        Goal::Value(_) | Goal::Device(_) => {
+        OutputBinding::Value(_) | OutputBinding::Device(_) => {
             // SAFETY: the output is live, holds no strings, and is ours; it has as many bytes as
             // type and shape say.
             unsafe {
-                let Described {
+                let TensorDescription {
                     element,
                     shape,
                     data,
@@ -207,8 +212,8 @@ unsafe fn place(goal: Goal, output: Raw, gpu: &GpuSession, cuda: &Cuda) -> Resul
                     0 => &[][..],
                     len => std::slice::from_raw_parts(data.cast::<u8>(), len),
                 };
-                let given = match goal {
-                    Goal::Value(value) => memory::value(value),
+                let given = match bound_to {
+                    OutputBinding::Value(value) => memory::value(value),
                     _ => None,
                 };
                 let target = target(given, gpu, cuda, len)?;
@@ -220,8 +225,8 @@ unsafe fn place(goal: Goal, output: Raw, gpu: &GpuSession, cuda: &Cuda) -> Resul
                 real.release_value(output);
                 let data =
                     ptr::without_provenance_mut(usize::try_from(target.address).unwrap_or(0));
-                let value = over(data, len, shape.as_ptr(), shape.len(), element)?;
-                memory::note(value, target);
+                let value = tensor_over(data, len, shape.as_ptr(), shape.len(), element)?;
+                memory::register(value, target);
                 Ok(value)
             }
         }

@@ -1,9 +1,9 @@
 //! Sessions, and the providers that their options asked for.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{c_char, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 
@@ -28,43 +28,35 @@ pub struct GpuSession {
 }
 
 #[derive(Default)]
-struct Known {
+struct Registry {
     /// By the address of session options: names and options of providers, in order.
     appended: HashMap<usize, Vec<(&'static str, Options)>>,
     sessions: HashMap<usize, GpuSession>,
     /// Run options that leave the wait for the device to the caller.
-    without_wait: HashMap<usize, ()>,
+    without_wait: HashSet<usize>,
     /// The graph that runs with these options are to replay.
     graphs: HashMap<usize, i32>,
     /// Addresses that a graph of a session was captured with.
     captured: HashMap<(usize, i32), Vec<u64>>,
 }
 
-fn known() -> MutexGuard<'static, Option<Known>> {
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.get_or_insert_default();
-    known
-}
-
-fn with<T>(work: impl FnOnce(&mut Known) -> T) -> T {
-    work(known().get_or_insert_default())
+fn registry() -> MutexGuard<'static, Registry> {
+    static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notes a provider of session options.
 pub fn append(options: Raw, provider: &'static str, given: Options) {
-    with(|known| {
-        known
-            .appended
-            .entry(options.addr())
-            .or_default()
-            .push((provider, given))
-    });
+    let appended = &mut registry().appended;
+    appended
+        .entry(options.addr())
+        .or_default()
+        .push((provider, given));
 }
 
 /// What is known of a session, if it is on a GPU.
 pub fn gpu(session: Raw) -> Option<GpuSession> {
-    with(|known| known.sessions.get(&session.addr()).cloned())
+    registry().sessions.get(&session.addr()).cloned()
 }
 
 /// The number of the graph that a run captures or replays, and whether it replays.
@@ -76,26 +68,26 @@ pub fn graph(
     run_options: Raw,
     addresses: &[u64],
 ) -> Result<Option<(i32, bool)>, Failure> {
-    with(|known| {
-        let id = known.graphs.get(&run_options.addr()).copied().unwrap_or(0);
-        if id < 0 {
-            return Ok(None);
-        }
-        let captured = known.captured.entry((session.addr(), id));
-        let is_replay = matches!(captured, Entry::Occupied(_));
-        let with = captured.or_insert_with(|| addresses.to_vec());
-        match with == addresses {
-            true => Ok(Some((id, is_replay))),
-            false => Err(Failure::Double(format!(
-                "misuse: graph {id} was captured with other addresses"
-            ))),
-        }
-    })
+    let mut registry = registry();
+    let id = registry.graphs.get(&run_options.addr());
+    let id = id.copied().unwrap_or(0);
+    if id < 0 {
+        return Ok(None);
+    }
+    let entry = registry.captured.entry((session.addr(), id));
+    let is_replay = matches!(entry, Entry::Occupied(_));
+    let captured = entry.or_insert_with(|| addresses.to_vec());
+    match captured == addresses {
+        true => Ok(Some((id, is_replay))),
+        false => Err(Failure::Double(format!(
+            "misuse: graph {id} was captured with other addresses"
+        ))),
+    }
 }
 
 /// Whether a run waits for the device before it returns.
 pub fn waits(run_options: Raw) -> bool {
-    with(|known| !known.without_wait.contains_key(&run_options.addr()))
+    !registry().without_wait.contains(&run_options.addr())
 }
 
 pub unsafe extern "C" fn create(
@@ -105,22 +97,22 @@ pub unsafe extern "C" fn create(
     session: *mut Raw,
 ) -> Status {
     status((|| {
-        let appended = with(|known| known.appended.get(&options.addr()).cloned());
-        let gpu = appended.map(|list| place(&list)).transpose()?;
+        let appended = registry().appended.get(&options.addr()).cloned();
+        let gpu = appended.map(|list| gpu_of(&list)).transpose()?;
         // SAFETY: the contracts are the same; the real library knows nothing of our providers.
         unsafe { check(real()?.create_session(env, path, options, session))? };
         if let Some((gpu, line)) = gpu {
             // SAFETY: the result was written; the path is a C string.
             let (made, path) = unsafe { (*session, text(path)) };
-            with(|known| known.sessions.insert(made.addr(), gpu));
+            registry().sessions.insert(made.addr(), gpu);
             record(&json!({"event": "session", "path": path, "providers": line}));
         }
         Ok(())
     })())
 }
 
-/// The GPU of a session with these providers, and what is told of them.
-fn place(list: &[(&'static str, Options)]) -> Result<(GpuSession, serde_json::Value), Failure> {
+/// The GPU of a session with these providers, and what is recorded of them.
+fn gpu_of(list: &[(&'static str, Options)]) -> Result<(GpuSession, serde_json::Value), Failure> {
     let mut found: Option<GpuSession> = None;
     let mut told = Vec::new();
     for (name, options) in list {
@@ -162,16 +154,14 @@ fn place(list: &[(&'static str, Options)]) -> Result<(GpuSession, serde_json::Va
 
 /// Forgets a session; whether it was on a GPU.
 pub fn forget(session: Raw) -> bool {
-    with(|known| {
-        known
-            .captured
-            .retain(|(owner, _), _| *owner != session.addr());
-        known.sessions.remove(&session.addr()).is_some()
-    })
+    let mut registry = registry();
+    let captured = &mut registry.captured;
+    captured.retain(|(owner, _), _| *owner != session.addr());
+    registry.sessions.remove(&session.addr()).is_some()
 }
 
 unsafe extern "C" fn release_options(options: Raw) {
-    with(|known| known.appended.remove(&options.addr()));
+    registry().appended.remove(&options.addr());
     if let Ok(real) = real() {
         // SAFETY: the contracts are the same.
         unsafe { real.release_session_options(options) };
@@ -186,14 +176,15 @@ unsafe extern "C" fn add_run_config(
     // SAFETY: both are C strings.
     let (name, set) = unsafe { (text(key), text(value)) };
     if name == "disable_synchronize_execution_providers" {
-        with(|known| match set.as_str() {
-            "1" => known.without_wait.insert(options.addr(), ()),
-            _ => known.without_wait.remove(&options.addr()),
-        });
+        let without_wait = &mut registry().without_wait;
+        match set.as_str() {
+            "1" => without_wait.insert(options.addr()),
+            _ => without_wait.remove(&options.addr()),
+        };
     }
     if name == "gpu_graph_id" {
         let id = set.parse().unwrap_or(0);
-        with(|known| known.graphs.insert(options.addr(), id));
+        registry().graphs.insert(options.addr(), id);
     }
     status((|| {
         // SAFETY: the contracts are the same.
@@ -202,10 +193,10 @@ unsafe extern "C" fn add_run_config(
 }
 
 unsafe extern "C" fn release_run_options(options: Raw) {
-    with(|known| {
-        known.without_wait.remove(&options.addr());
-        known.graphs.remove(&options.addr());
-    });
+    let mut registry = registry();
+    registry.without_wait.remove(&options.addr());
+    registry.graphs.remove(&options.addr());
+    drop(registry);
     if let Ok(real) = real() {
         // SAFETY: the contracts are the same.
         unsafe { real.release_run_options(options) };

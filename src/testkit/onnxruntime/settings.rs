@@ -1,4 +1,5 @@
-//! What a test orders of the double, in `CONCH_ORT_DOUBLE` as `key=value` with `;` between.
+//! The settings that a test gives the double, in `CONCH_ORT_DOUBLE` as `key=value` with `;`
+//! between.
 
 use std::sync::OnceLock;
 
@@ -7,7 +8,7 @@ pub struct Settings {
     pub missing: Option<String>,
     /// `providers`: the execution providers beside the CPU's, with `,` between.
     pub providers: Vec<String>,
-    /// `no_room`: device memory beyond so many bytes for one output cannot be had.
+    /// `room_bytes`: the device memory that one output may have.
     pub room_bytes: Option<usize>,
 }
 
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_is_ordered() {
+    fn reads_settings() {
         let settings = read("missing=libcublas.so;providers=CUDA");
         assert_eq!(settings.missing.as_deref(), Some("libcublas.so"));
         assert_eq!(settings.providers, ["CUDA"]);

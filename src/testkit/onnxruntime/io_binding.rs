@@ -1,12 +1,12 @@
-//! What a binding holds.
+//! The tensors that a binding holds.
 
 use std::ffi::CString;
 
 use crate::real::Raw;
 
-/// What an output is bound to.
+/// The memory that an output is bound to.
 #[derive(Clone, Copy, Debug)]
-pub enum Goal {
+pub enum OutputBinding {
     /// Memory of a value that the caller made.
     Value(Raw),
     /// A device; the run makes a value there.
@@ -15,15 +15,12 @@ pub enum Goal {
 }
 
 #[derive(Debug)]
-pub struct Binding {
+pub struct IoBinding {
     pub session: Raw,
     pub inputs: Vec<(CString, Raw)>,
-    pub outputs: Vec<(CString, Goal)>,
+    pub outputs: Vec<(CString, OutputBinding)>,
     /// Values of the above that lay on a device when they were bound.
     pub on_device: Vec<Raw>,
     /// Values of the last run, which the caller has not taken.
     pub made: Vec<Raw>,
 }
-
-// SAFETY: plain addresses, used as the caller uses the binding.
-unsafe impl Send for Binding {}
