@@ -1,6 +1,7 @@
 //! Settings of instances on GPUs: the execution accelerators CUDA and TensorRT, under the names
 //! that Triton's ONNX Runtime backend gave them.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
 use conch_backend_sdk as sdk;
@@ -20,7 +21,7 @@ pub struct Accelerators {
 
 impl Accelerators {
     /// A GPU for a session that only tells a signature.
-    pub fn bare_gpu(&self, device: i32) -> Gpu {
+    pub fn signature_gpu(&self, device: i32) -> Gpu {
         Gpu {
             device,
             stream: None,
@@ -36,163 +37,59 @@ impl Accelerators {
         let mut options = self.cuda.iter();
         let has_graphs = options.any(|(key, value)| is_on(c"enable_cuda_graph", key, value));
         Gpu {
-            stream: Some(handle.clone()),
             graphs: has_graphs.then(|| GraphOptions {
                 blocks: DeviceBlocks::of(stream),
+                stream: handle.clone(),
                 is_batching,
             }),
-            ..self.bare_gpu(handle.device())
+            stream: Some(handle.clone()),
+            ..self.signature_gpu(handle.device())
         }
     }
 }
 
-/// How a value is checked before a provider gets it.
+/// The type of a parameter's value, which is checked before a provider gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum ValueType {
     Text,
     Boolean,
     Integer,
     Unsigned,
 }
 
-/// Parameters of the accelerator `tensorrt` beside `precision_mode`: as configurations name them,
-/// as ONNX Runtime does.
-const TENSORRT: [(&str, &CStr, Form); 31] = [
-    (
-        "max_workspace_size_bytes",
-        c"trt_max_workspace_size",
-        Form::Unsigned,
-    ),
-    (
-        "trt_max_partition_iterations",
-        c"trt_max_partition_iterations",
-        Form::Integer,
-    ),
-    (
-        "trt_min_subgraph_size",
-        c"trt_min_subgraph_size",
-        Form::Integer,
-    ),
-    (
-        "int8_calibration_table_name",
-        c"trt_int8_calibration_table_name",
-        Form::Text,
-    ),
-    (
-        "int8_use_native_calibration_table",
-        c"trt_int8_use_native_calibration_table",
-        Form::Boolean,
-    ),
-    ("trt_dla_enable", c"trt_dla_enable", Form::Boolean),
-    ("trt_dla_core", c"trt_dla_core", Form::Integer),
-    (
-        "trt_engine_cache_enable",
-        c"trt_engine_cache_enable",
-        Form::Boolean,
-    ),
-    (
-        "trt_engine_cache_path",
-        c"trt_engine_cache_path",
-        Form::Text,
-    ),
-    (
-        "trt_engine_cache_prefix",
-        c"trt_engine_cache_prefix",
-        Form::Text,
-    ),
-    ("trt_dump_subgraphs", c"trt_dump_subgraphs", Form::Boolean),
-    (
-        "trt_force_sequential_engine_build",
-        c"trt_force_sequential_engine_build",
-        Form::Boolean,
-    ),
-    (
-        "trt_context_memory_sharing_enable",
-        c"trt_context_memory_sharing_enable",
-        Form::Boolean,
-    ),
-    (
-        "trt_layer_norm_fp32_fallback",
-        c"trt_layer_norm_fp32_fallback",
-        Form::Boolean,
-    ),
-    (
-        "trt_timing_cache_enable",
-        c"trt_timing_cache_enable",
-        Form::Boolean,
-    ),
-    (
-        "trt_timing_cache_path",
-        c"trt_timing_cache_path",
-        Form::Text,
-    ),
-    (
-        "trt_force_timing_cache",
-        c"trt_force_timing_cache",
-        Form::Boolean,
-    ),
-    (
-        "trt_detailed_build_log",
-        c"trt_detailed_build_log",
-        Form::Boolean,
-    ),
-    (
-        "trt_build_heuristics_enable",
-        c"trt_build_heuristics_enable",
-        Form::Boolean,
-    ),
-    ("trt_sparsity_enable", c"trt_sparsity_enable", Form::Boolean),
-    (
-        "trt_builder_optimization_level",
-        c"trt_builder_optimization_level",
-        Form::Integer,
-    ),
-    (
-        "trt_auxiliary_streams",
-        c"trt_auxiliary_streams",
-        Form::Integer,
-    ),
-    ("trt_tactic_sources", c"trt_tactic_sources", Form::Text),
-    (
-        "trt_extra_plugin_lib_paths",
-        c"trt_extra_plugin_lib_paths",
-        Form::Text,
-    ),
-    (
-        "trt_profile_min_shapes",
-        c"trt_profile_min_shapes",
-        Form::Text,
-    ),
-    (
-        "trt_profile_max_shapes",
-        c"trt_profile_max_shapes",
-        Form::Text,
-    ),
-    (
-        "trt_profile_opt_shapes",
-        c"trt_profile_opt_shapes",
-        Form::Text,
-    ),
-    (
-        "trt_cuda_graph_enable",
-        c"trt_cuda_graph_enable",
-        Form::Boolean,
-    ),
-    (
-        "trt_dump_ep_context_model",
-        c"trt_dump_ep_context_model",
-        Form::Boolean,
-    ),
-    (
-        "trt_ep_context_file_path",
-        c"trt_ep_context_file_path",
-        Form::Text,
-    ),
-    (
-        "trt_ep_context_embed_mode",
-        c"trt_ep_context_embed_mode",
-        Form::Integer,
-    ),
+/// Parameters of the accelerator `tensorrt` beside `precision_mode`.
+const TENSORRT_PARAMETERS: [(&str, ValueType); 31] = [
+    ("max_workspace_size_bytes", ValueType::Unsigned),
+    ("trt_max_partition_iterations", ValueType::Integer),
+    ("trt_min_subgraph_size", ValueType::Integer),
+    ("int8_calibration_table_name", ValueType::Text),
+    ("int8_use_native_calibration_table", ValueType::Boolean),
+    ("trt_dla_enable", ValueType::Boolean),
+    ("trt_dla_core", ValueType::Integer),
+    ("trt_engine_cache_enable", ValueType::Boolean),
+    ("trt_engine_cache_path", ValueType::Text),
+    ("trt_engine_cache_prefix", ValueType::Text),
+    ("trt_dump_subgraphs", ValueType::Boolean),
+    ("trt_force_sequential_engine_build", ValueType::Boolean),
+    ("trt_context_memory_sharing_enable", ValueType::Boolean),
+    ("trt_layer_norm_fp32_fallback", ValueType::Boolean),
+    ("trt_timing_cache_enable", ValueType::Boolean),
+    ("trt_timing_cache_path", ValueType::Text),
+    ("trt_force_timing_cache", ValueType::Boolean),
+    ("trt_detailed_build_log", ValueType::Boolean),
+    ("trt_build_heuristics_enable", ValueType::Boolean),
+    ("trt_sparsity_enable", ValueType::Boolean),
+    ("trt_builder_optimization_level", ValueType::Integer),
+    ("trt_auxiliary_streams", ValueType::Integer),
+    ("trt_tactic_sources", ValueType::Text),
+    ("trt_extra_plugin_lib_paths", ValueType::Text),
+    ("trt_profile_min_shapes", ValueType::Text),
+    ("trt_profile_max_shapes", ValueType::Text),
+    ("trt_profile_opt_shapes", ValueType::Text),
+    ("trt_cuda_graph_enable", ValueType::Boolean),
+    ("trt_dump_ep_context_model", ValueType::Boolean),
+    ("trt_ep_context_file_path", ValueType::Text),
+    ("trt_ep_context_embed_mode", ValueType::Integer),
 ];
 
 /// Options of the provider CUDA whose values upstream checks itself; the others are ONNX Runtime's
@@ -207,8 +104,9 @@ const CUDA_BOOLEANS: [&str; 3] = [
 const ALGORITHM_SEARCHES: [&CStr; 3] = [c"EXHAUSTIVE", c"HEURISTIC", c"DEFAULT"];
 const ARENA_STRATEGIES: [&CStr; 2] = [c"kNextPowerOfTwo", c"kSameAsRequested"];
 
-/// Parameters of the model that upstream's backend took before accelerators had any.
-const OLDER_PARAMETERS: [&str; 4] = [
+/// Parameters of the model that are options of the provider CUDA: upstream's backend took them
+/// before accelerators had any.
+const CUDA_PARAMETERS: [&str; 4] = [
     "cudnn_conv_algo_search",
     "gpu_mem_limit",
     "arena_extend_strategy",
@@ -222,12 +120,12 @@ const OLDER_PARAMETERS: [&str; 4] = [
 /// `InvalidArgument` if an accelerator, a parameter or a value is none that there is.
 pub fn accelerators(config: &ModelConfig) -> Result<Accelerators, Error> {
     let mut found = Accelerators::default();
-    for accelerator in listed(config) {
+    for accelerator in gpu_accelerators(config) {
         let name = accelerator.get("name").and_then(Value::as_str);
         let parameters = accelerator.get("parameters").and_then(Value::as_object);
         match name.unwrap_or_default() {
-            "tensorrt" => found.tensorrt = Some(tensorrt(parameters)?),
-            "cuda" => found.cuda = cuda(parameters)?,
+            "tensorrt" => found.tensorrt = Some(tensorrt_entries(parameters)?),
+            "cuda" => found.cuda = cuda_entries(parameters)?,
             other => {
                 return Err(Error::invalid(format!(
                     "unknown Execution Accelerator '{other}' is requested"
@@ -243,7 +141,7 @@ pub fn accelerators(config: &ModelConfig) -> Result<Accelerators, Error> {
              'enable_cuda_graph' of the accelerator 'cuda' is",
         ));
     }
-    for (key, value) in older(config)? {
+    for (key, value) in cuda_parameters(config)? {
         found.cuda.retain(|(known, _)| *known != key);
         found.cuda.push((key, value));
     }
@@ -256,15 +154,15 @@ fn is_on(wanted: &CStr, key: &CStr, value: &CStr) -> bool {
 }
 
 /// Parameters and fields of the configuration that only concern instances on GPUs.
-pub fn of_gpus_only(config: &ModelConfig) -> impl Iterator<Item = &'static str> {
-    let has_accelerators = listed(config).next().is_some();
-    OLDER_PARAMETERS
+pub fn gpu_only_settings(config: &ModelConfig) -> impl Iterator<Item = &'static str> {
+    let has_accelerators = gpu_accelerators(config).next().is_some();
+    CUDA_PARAMETERS
         .into_iter()
         .filter(|name| config.parameter(name).is_some())
         .chain(has_accelerators.then_some("gpu_execution_accelerator"))
 }
 
-fn listed(config: &ModelConfig) -> impl Iterator<Item = &Value> {
+fn gpu_accelerators(config: &ModelConfig) -> impl Iterator<Item = &Value> {
     let list = config
         .json()
         .pointer("/optimization/execution_accelerators/gpu_execution_accelerator")
@@ -272,7 +170,7 @@ fn listed(config: &ModelConfig) -> impl Iterator<Item = &Value> {
     list.into_iter().flatten()
 }
 
-fn tensorrt(parameters: Option<&Map<String, Value>>) -> Result<Entries, Error> {
+fn tensorrt_entries(parameters: Option<&Map<String, Value>>) -> Result<Entries, Error> {
     let mut entries = Entries::new();
     for (name, value) in parameters.into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
@@ -280,18 +178,27 @@ fn tensorrt(parameters: Option<&Map<String, Value>>) -> Result<Entries, Error> {
             entries.extend(precision(value)?.map(|key| (key.to_owned(), c"1".to_owned())));
             continue;
         }
-        let known = TENSORRT.iter().find(|(known, ..)| known == name);
-        let Some((_, key, form)) = known else {
+        let mut known = TENSORRT_PARAMETERS.iter();
+        let Some((_, value_type)) = known.find(|(known, _)| known == name) else {
             return Err(Error::invalid(format!(
                 "unknown parameter '{name}' is provided for TensorRT Execution Accelerator"
             )));
         };
-        form.check(value)?;
+        value_type.check(value)?;
         if !value.is_empty() {
-            entries.push(((*key).to_owned(), c_string(value)?));
+            entries.push((c_string(&tensorrt_key(name))?, c_string(value)?));
         }
     }
     Ok(entries)
+}
+
+/// ONNX Runtime's name of a parameter of the accelerator `tensorrt`.
+fn tensorrt_key(parameter: &str) -> Cow<'_, str> {
+    match parameter {
+        "max_workspace_size_bytes" => Cow::Borrowed("trt_max_workspace_size"),
+        name if name.starts_with("trt_") => Cow::Borrowed(name),
+        name => Cow::Owned(format!("trt_{name}")),
+    }
 }
 
 /// The option that a precision switches on; none: TensorRT's own, FP32.
@@ -307,12 +214,12 @@ fn precision(mode: &str) -> Result<Option<&'static CStr>, Error> {
     }
 }
 
-fn cuda(parameters: Option<&Map<String, Value>>) -> Result<Entries, Error> {
+fn cuda_entries(parameters: Option<&Map<String, Value>>) -> Result<Entries, Error> {
     let mut entries = Entries::new();
     for (name, value) in parameters.into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         if CUDA_BOOLEANS.contains(&name.as_str()) {
-            Form::Boolean.check(value)?;
+            ValueType::Boolean.check(value)?;
         }
         if !value.is_empty() {
             entries.push((c_string(name)?, c_string(value)?));
@@ -321,8 +228,8 @@ fn cuda(parameters: Option<&Map<String, Value>>) -> Result<Entries, Error> {
     Ok(entries)
 }
 
-/// Options from parameters of the model.
-fn older(config: &ModelConfig) -> Result<Entries, Error> {
+/// Options of the provider CUDA from parameters of the model.
+fn cuda_parameters(config: &ModelConfig) -> Result<Entries, Error> {
     let mut entries = Entries::new();
     let mut add = |name: &str, value: CString| -> Result<(), Error> {
         entries.push((c_string(name)?, value));
@@ -350,15 +257,15 @@ fn older(config: &ModelConfig) -> Result<Entries, Error> {
     Ok(entries)
 }
 
-impl Form {
+impl ValueType {
     /// # Errors
     /// `InvalidArgument` in upstream's words.
     fn check(self, value: &str) -> Result<(), Error> {
         let (is_right, what) = match self {
-            Form::Text => (true, ""),
-            Form::Boolean => (as_boolean(value).is_some(), "boolean"),
-            Form::Integer => (value.trim().parse::<i32>().is_ok(), "integral number"),
-            Form::Unsigned => (
+            ValueType::Text => (true, ""),
+            ValueType::Boolean => (as_boolean(value).is_some(), "boolean"),
+            ValueType::Integer => (value.trim().parse::<i32>().is_ok(), "integral number"),
+            ValueType::Unsigned => (
                 value.trim().parse::<u64>().is_ok(),
                 "unsigned long long integral number",
             ),
@@ -423,11 +330,13 @@ mod tests {
         let found = accelerated(
             r#"{"name": "tensorrt", "parameters": {"max_workspace_size_bytes": "1073741824",
                 "trt_engine_cache_enable": "On", "trt_engine_cache_path": "/c",
+                "int8_calibration_table_name": "/t",
                 "trt_profile_min_shapes": "X:1x3", "trt_timing_cache_path": ""}}"#,
         );
         assert_eq!(
             found.unwrap().tensorrt,
             Some(entries(&[
+                ("trt_int8_calibration_table_name", "/t"),
                 ("trt_max_workspace_size", "1073741824"),
                 ("trt_engine_cache_enable", "On"),
                 ("trt_engine_cache_path", "/c"),
@@ -545,7 +454,7 @@ mod tests {
             "optimization": {"execution_accelerators": {
                 "gpu_execution_accelerator": [{"name": "tensorrt"}]}}}"#;
         let config = ModelConfig::parse(json.as_bytes()).unwrap();
-        let names: Vec<_> = of_gpus_only(&config).collect();
+        let names: Vec<_> = gpu_only_settings(&config).collect();
         assert_eq!(names, ["gpu_mem_limit", "gpu_execution_accelerator"]);
     }
 }

@@ -226,7 +226,7 @@ impl engine::Output for Output {
             Output::Embedded(output) => Ok(Contents {
                 data_type: output.data_type,
                 shape: output.shape.clone(),
-                bytes: output.bytes.as_slice().into(),
+                data: output.bytes.as_slice().into(),
             }),
         }
     }

@@ -1,6 +1,6 @@
 //! The backend, and its models.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::complete::autofill;
@@ -13,6 +13,9 @@ use crate::accelerators::{self, Accelerators};
 use crate::engine::{Choice, Engine, Session};
 use crate::ort::{GlobalThreads, PLACE, SessionOptions};
 use crate::settings;
+
+/// What a build of ONNX Runtime for GPUs has beside its library.
+const CUDA_LIBRARY: &str = "libonnxruntime_providers_cuda.so";
 
 /// What all models of the backend share: the engines, each opened when the first model wants it.
 pub struct Backend {
@@ -56,7 +59,7 @@ impl sdk::Backend for Backend {
         attributes.allow_parallel_instances()?;
         match &self.default_choice {
             // As upstream: a model without an instance group goes to the GPUs, if there are any.
-            Choice::Library(path) if has_cuda_beside(path) => Ok(()),
+            Choice::Library(path) if engine::beside(path, CUDA_LIBRARY).is_some() => Ok(()),
             _ => engine::prefer_cpus(attributes),
         }
     }
@@ -71,15 +74,6 @@ impl Backend {
             Ok(engine)
         })
     }
-}
-
-/// Whether a library of ONNX Runtime is a build for GPUs: its provider lies beside it.
-fn has_cuda_beside(library: &Path) -> bool {
-    let beside = |path: &Path| {
-        path.with_file_name("libonnxruntime_providers_cuda.so")
-            .exists()
-    };
-    beside(library) || library.canonicalize().is_ok_and(|real| beside(&real))
 }
 
 /// A loaded model version: where its file is and how sessions of it are made.
@@ -105,13 +99,13 @@ impl sdk::Model for Model {
         };
         let engine = backend.engine(&choice)?;
         let path = model_file(context, "model.onnx")?;
-        let on_gpus = engine::has_gpu_instances(context.config());
-        if !on_gpus {
-            for setting in accelerators::of_gpus_only(context.config()) {
+        let first_gpu = engine::first_gpu(context.config());
+        if first_gpu.is_none() {
+            for setting in accelerators::gpu_only_settings(context.config()) {
                 sdk::warning!("'{setting}' of model '{name}' has no effect on CPU instances");
             }
         }
-        let gpu = accelerators::accelerators(context.config());
+        let accelerators = accelerators::accelerators(context.config());
         for line in settings::configured_lines(context.config()) {
             sdk::verbose!("{line}");
         }
@@ -124,13 +118,13 @@ impl sdk::Model for Model {
                 ..options.clone()
             };
             let on_cpus = Session::load(&engine, &path, &options, None);
-            let session = match on_cpus {
+            let session = match (on_cpus, first_gpu) {
                 // Some operators are for GPUs alone.
-                Err(_) if on_gpus => {
-                    let gpu = gpu.clone()?.bare_gpu(0);
+                (Err(_), Some(device)) => {
+                    let gpu = accelerators.clone()?.signature_gpu(device);
                     Session::load(&engine, &path, &options, Some(&gpu))?
                 }
-                session => session?,
+                (session, _) => session?,
             };
             Ok(session.signature().clone())
         })?;
@@ -140,7 +134,7 @@ impl sdk::Model for Model {
             engine,
             path,
             options,
-            accelerators: gpu,
+            accelerators,
         })
     }
 }
@@ -156,13 +150,11 @@ impl Model {
         context: &InstanceContext,
         stream: Option<&DeviceStream>,
     ) -> Result<Session, Error> {
-        let gpu = stream
-            .map(|stream| {
-                let accelerators = self.accelerators.as_ref().map_err(Clone::clone)?;
-                let is_batching = self.config.max_batch_size() > 0;
-                Ok::<_, Error>(accelerators.gpu(stream, is_batching))
-            })
-            .transpose()?;
+        let is_batching = self.config.max_batch_size() > 0;
+        let gpu = match stream {
+            Some(stream) => Some(self.accelerators.clone()?.gpu(stream, is_batching)),
+            None => None,
+        };
         let mut options = self.options.clone();
         let share = threads::share_of_cpus(&self.config, context);
         options
@@ -170,10 +162,7 @@ impl Model {
             .get_or_insert(i32::try_from(share).unwrap_or(i32::MAX));
         let session = Session::load(&self.engine, &self.path, &options, gpu.as_ref());
         let session = session.map_err(|error| match gpu {
-            Some(_) => error.context(format_args!(
-                "unable to load model '{}': instance '{}' is of KIND_GPU",
-                self.name, context.name
-            )),
+            Some(_) => engine::gpu_instance_error(error, &self.name, context),
             None => error,
         })?;
         if !options.providers.is_empty() {
@@ -196,7 +185,7 @@ impl sdk::Instance for Instance {
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
         let stream = DeviceStream::open(context, model.config.stream_priority())?;
         let session = model.load(context, stream.as_ref())?;
-        Runner::on(&model.config, session, stream).map(Instance)
+        Runner::with_stream(&model.config, session, stream).map(Instance)
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {

@@ -158,7 +158,7 @@ impl engine::Output for Output {
         Ok(Contents {
             data_type,
             shape,
-            bytes: bytes.into(),
+            data: bytes.into(),
         })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
 use sdk::engine::model_file::model_file;
-use sdk::engine::{Runner, has_gpu_instances, prefer_cpus, threads};
+use sdk::engine::{Runner, beside, first_gpu, gpu_instance_error, prefer_cpus, threads};
 use sdk::serde_json::Value;
 use sdk::{
     BackendContext, Batch, DeviceStream, Error, InstanceContext, Kind, ModelConfig, ModelContext,
@@ -16,7 +16,8 @@ use sdk::{
 use crate::compiled::CompiledModel;
 use crate::failure::failed_to_load;
 use crate::libtorch::{
-    ModelContainer, Module, PLACE, Place, Torch, check_inputs_of_compiled_models, has_cuda_beside,
+    CUDA_LIBRARY, MapLocation, ModelContainer, Module, PLACE, Torch,
+    check_inputs_of_compiled_models,
 };
 use crate::session::{Program, Session};
 use crate::settings::{Settings, ineffective_parameters};
@@ -53,7 +54,7 @@ impl sdk::Backend for Backend {
         attributes.allow_parallel_instances()?;
         match &self.library {
             // As upstream: a model without an instance group goes to the GPUs, if there are any.
-            Some(library) if has_cuda_beside(library) => Ok(()),
+            Some(library) if beside(library, CUDA_LIBRARY).is_some() => Ok(()),
             _ => prefer_cpus(attributes),
         }
     }
@@ -108,8 +109,8 @@ pub struct Model {
 /// What instances share.
 #[derive(Default)]
 struct SharedModel {
-    /// The module of TorchScript, by where it is, where instances share weights.
-    modules: Vec<(Place, Arc<Module>)>,
+    /// The module of TorchScript, by its device, where instances share weights.
+    modules: Vec<(MapLocation, Arc<Module>)>,
     /// A compiled model, whose library all instances share.
     compiled: Option<Arc<CompiledModel>>,
     /// Its container, where instances share weights.
@@ -133,7 +134,7 @@ impl sdk::Model for Model {
         let path = model_file(context, format.file_name())?;
         let settings = Settings::read(context.config())?;
         let is_compiled = format == Format::Compiled;
-        let is_on_gpus = has_gpu_instances(context.config());
+        let is_on_gpus = first_gpu(context.config()).is_some();
         for (parameter, why) in ineffective_parameters(context.config(), is_compiled, is_on_gpus) {
             sdk::warning!("parameter '{parameter}' of model '{name}' {why}");
         }
@@ -184,11 +185,11 @@ impl Model {
         context: &InstanceContext,
         stream: Option<&DeviceStream>,
     ) -> Result<Session, Error> {
-        let place = match context.kind {
-            Kind::Gpu => Place::Gpu(context.device_id),
+        let location = match context.kind {
+            Kind::Gpu => MapLocation::Gpu(context.device_id),
             // It leaves the device to the model.
-            Kind::Model => Place::AsSaved,
-            Kind::Cpu | Kind::Auto => Place::Cpu,
+            Kind::Model => MapLocation::AsSaved,
+            Kind::Cpu | Kind::Auto => MapLocation::Cpu,
         };
         let stream = stream.map(DeviceStream::handle);
         if let Some(stream) = &stream {
@@ -199,7 +200,7 @@ impl Model {
         let threads = self.settings.intra_op_threads.unwrap_or(share);
         self.torch.use_threads(threads);
         let (program, wiring) = match self.format {
-            Format::Script => self.load_script(place)?,
+            Format::Script => self.load_script(location)?,
             Format::Compiled => self.load_compiled()?,
         };
         let is_batching = self.config.max_batch_size() > 0;
@@ -225,25 +226,20 @@ impl Model {
                  model's instance_group",
             )),
         };
-        usable.map_err(|error| {
-            error.context(format_args!(
-                "unable to load model '{}': instance '{}' is of KIND_GPU",
-                self.name, context.name
-            ))
-        })
+        usable.map_err(|error| gpu_instance_error(error, &self.name, context))
     }
 
-    fn load_script(&self, place: Place) -> Result<(Program, Wiring), Error> {
+    fn load_script(&self, location: MapLocation) -> Result<(Program, Wiring), Error> {
         let options = self.settings.options;
         let load = || {
             nesting::check(&self.path).map_err(|error| failed_to_load(&self.name, error))?;
-            Module::load(&self.torch, &self.path, options.inference_mode, place)
+            Module::load(&self.torch, &self.path, options.inference_mode, location)
                 .map(Arc::new)
                 .map_err(|error| failed_to_load(&self.name, error))
         };
         let module = if self.settings.share_weights {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = shared.modules.iter().find(|(known, _)| *known == place);
+            let known = shared.modules.iter().find(|(known, _)| *known == location);
             match known.map(|(_, module)| Arc::clone(module)) {
                 Some(module) => {
                     sdk::info!("Reusing TorchScript model for instance '{}'", self.name);
@@ -251,7 +247,7 @@ impl Model {
                 }
                 None => {
                     let module = load()?;
-                    shared.modules.push((place, Arc::clone(&module)));
+                    shared.modules.push((location, Arc::clone(&module)));
                     module
                 }
             }
@@ -312,7 +308,7 @@ impl sdk::Instance for Instance {
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
         let stream = DeviceStream::open(context, model.config.stream_priority())?;
         let session = model.session(context, stream.as_ref())?;
-        Runner::on(&model.config, session, stream).map(Instance)
+        Runner::with_stream(&model.config, session, stream).map(Instance)
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{self, Bytes, Contents, Feed, FeedData, Signature, Target};
+use sdk::engine::{self, Contents, Feed, FeedData, OutputData, Signature, Target};
 use sdk::{DataType, Error, StreamHandle, TensorBytes, element_count};
 
 use crate::libtorch::{
@@ -359,30 +359,15 @@ fn wants_two_rows(error: &Error) -> bool {
 impl engine::Output for Output {
     fn read(&self) -> Result<Contents<'_>, Error> {
         match self {
-            Output::Tensor(tensor) => contents(tensor),
-            Output::Half(tensor) => first_half(contents(tensor)?),
+            Output::Tensor(tensor) => tensor.contents(),
+            Output::Half(tensor) => first_half(tensor.contents()?),
             Output::Strings { bytes, count } => Ok(Contents {
                 data_type: DataType::Bytes,
                 shape: vec![i64::try_from(*count).unwrap_or(i64::MAX)],
-                bytes: bytes.as_slice().into(),
+                data: bytes.as_slice().into(),
             }),
         }
     }
-}
-
-fn contents(tensor: &Tensor) -> Result<Contents<'_>, Error> {
-    let bytes = match tensor.device_bytes()? {
-        Some(bytes) => Bytes::Device(bytes),
-        None => match tensor.contiguous_bytes()? {
-            Some(bytes) => bytes.into(),
-            None => tensor.gathered_bytes()?.into(),
-        },
-    };
-    Ok(Contents {
-        data_type: tensor.data_type()?,
-        shape: tensor.shape()?,
-        bytes,
-    })
 }
 
 /// The first of two rows.
@@ -397,21 +382,21 @@ fn first_half(contents: Contents<'_>) -> Result<Contents<'_>, Error> {
             )));
         }
     }
-    let bytes = match contents.bytes {
-        Bytes::Host(Cow::Borrowed(bytes)) => bytes.split_at(bytes.len() / 2).0.into(),
-        Bytes::Host(Cow::Owned(mut bytes)) => {
+    let data = match contents.data {
+        OutputData::Host(Cow::Borrowed(bytes)) => bytes.split_at(bytes.len() / 2).0.into(),
+        OutputData::Host(Cow::Owned(mut bytes)) => {
             bytes.truncate(bytes.len() / 2);
             bytes.into()
         }
-        Bytes::Device(source) => {
+        OutputData::Device(source) => {
             let half = source.get(0..source.len() / 2);
-            Bytes::Device(half.ok_or_else(|| Error::internal("half of an output"))?)
+            OutputData::Device(half.ok_or_else(|| Error::internal("half of an output"))?)
         }
     };
     Ok(Contents {
         data_type: contents.data_type,
         shape,
-        bytes,
+        data,
     })
 }
 
@@ -465,10 +450,10 @@ mod tests {
         let contents = |shape: &[i64], bytes: &'static [u8]| Contents {
             data_type: DataType::Uint8,
             shape: shape.to_vec(),
-            bytes: bytes.into(),
+            data: bytes.into(),
         };
         let half = first_half(contents(&[2, 3], b"abcabc")).unwrap();
-        let Bytes::Host(bytes) = half.bytes else {
+        let OutputData::Host(bytes) = half.data else {
             panic!("on a device")
         };
         assert_eq!((&half.shape[..], &bytes[..]), (&[1, 3][..], &b"abc"[..]));

@@ -221,7 +221,7 @@ fn cut(
             dim => Some(dim),
         })
         .collect::<Option<Vec<i64>>>()?;
-    let bytes = element_count(&shape)?.checked_mul(data_type.element_bytes()?)?;
+    let bytes = data_type.byte_count(&shape)?;
     Some((shape, start.checked_add(bytes)?))
 }
 

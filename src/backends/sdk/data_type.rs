@@ -96,6 +96,12 @@ impl DataType {
         }
     }
 
+    /// Bytes of a tensor of this shape; `None` for BYTES, and where [`element_count`] knows none or
+    /// the product overflows.
+    pub fn byte_count(self, shape: &[i64]) -> Option<usize> {
+        self.element_bytes()?.checked_mul(element_count(shape)?)
+    }
+
     /// The type of a number of Triton's C API.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::from_raw(number)
@@ -173,6 +179,20 @@ mod tests {
             (&[i64::MAX, 4], None),
         ] {
             assert_eq!(element_count(shape), expected, "{shape:?}");
+        }
+        for (data_type, shape, expected) in [
+            (DataType::Fp32, &[2, 3][..], Some(24)),
+            (DataType::Uint8, &[], Some(1)),
+            (DataType::Fp64, &[0], Some(0)),
+            (DataType::Bytes, &[2], None),
+            (DataType::Int16, &[-1], None),
+            (DataType::Int64, &[i64::MAX], None),
+        ] {
+            assert_eq!(
+                data_type.byte_count(shape),
+                expected,
+                "{data_type:?} {shape:?}"
+            );
         }
         assert_eq!(shape_text(&[-1, 16]), "[-1,16]");
         assert_eq!(shape_text(&[]), "[]");

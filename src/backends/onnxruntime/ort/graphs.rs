@@ -4,11 +4,11 @@
 //! first run of shapes captures; beyond [`GRAPHS_MAX`] shapes, and where a tensor is not on the
 //! device or its size is not known, a run is an ordinary one.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Feed, FeedData, Target};
-use sdk::{DeviceBlock, DeviceBlocks, Error, StreamHandle, element_count};
+use sdk::{DataType, DeviceBlock, DeviceBlocks, Error, StreamHandle};
 
 /// Graphs of one session. Each keeps the memory of its tensors, and what ONNX Runtime keeps of it.
 const GRAPHS_MAX: usize = 16;
@@ -17,6 +17,8 @@ const GRAPHS_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub struct GraphOptions {
     pub blocks: DeviceBlocks,
+    /// The session's, on which feeds are copied to where graphs read them.
+    pub stream: StreamHandle,
     /// Whether the first dimension of every tensor is the batch's.
     pub is_batching: bool,
 }
@@ -27,15 +29,23 @@ pub(super) struct Graphs {
     known: Vec<Graph>,
 }
 
-/// The tensors of one graph.
+/// One graph, on memory of its own.
 pub(super) struct Graph {
     /// ONNX Runtime's number of it; 0 is not to be used.
     pub(super) id: i32,
-    key: Vec<(CString, Vec<i64>)>,
-    /// Of the feeds, in their order.
-    pub(super) inputs: Vec<DeviceBlock>,
-    /// Of the targets, in their order, with their shapes.
-    pub(super) outputs: Vec<(Vec<i64>, DeviceBlock)>,
+    stream: StreamHandle,
+    /// In the order of the feeds.
+    pub(super) inputs: Vec<GraphTensor>,
+    /// In the order of the targets.
+    pub(super) outputs: Vec<GraphTensor>,
+}
+
+/// An input or output of a graph.
+pub(super) struct GraphTensor {
+    pub(super) name: CString,
+    pub(super) data_type: DataType,
+    pub(super) shape: Vec<i64>,
+    pub(super) block: DeviceBlock,
 }
 
 impl Graphs {
@@ -50,70 +60,80 @@ impl Graphs {
     ///
     /// # Errors
     /// `Unavailable` if the device has no room for its tensors.
-    pub(super) fn of(
+    pub(super) fn graph_for(
         &mut self,
         feeds: &[Feed<'_>],
         targets: &[Target<'_, '_>],
     ) -> Result<Option<&mut Graph>, Error> {
-        let Some(shapes) = self.shapes(feeds, targets) else {
+        let is_on_device = |feed: &Feed<'_>| matches!(feed.data, FeedData::Device(_));
+        if feeds.is_empty() || !feeds.iter().all(is_on_device) {
+            return Ok(None);
+        }
+        let mut graphs = self.known.iter();
+        if let Some(position) = graphs.position(|graph| graph.is_for(feeds, targets)) {
+            return Ok(self.known.get_mut(position));
+        }
+        if self.known.len() == GRAPHS_MAX {
+            return Ok(None);
+        }
+        let Some(shapes) = self.output_shapes(feeds, targets) else {
             return Ok(None);
         };
-        let key = key_of(feeds, targets);
-        let position = match self.known.iter().position(|graph| graph.key == key) {
-            Some(position) => position,
-            None if self.known.len() == GRAPHS_MAX => return Ok(None),
-            None => {
-                let graph = self.make(key, feeds, targets, shapes)?;
-                self.known.push(graph);
-                self.known.len() - 1
-            }
-        };
-        Ok(self.known.get_mut(position))
+        let graph = self.make(feeds, targets, shapes)?;
+        self.known.push(graph);
+        Ok(self.known.last_mut())
     }
 
     fn make(
         &self,
-        key: Vec<(CString, Vec<i64>)>,
         feeds: &[Feed<'_>],
         targets: &[Target<'_, '_>],
-        shapes: Vec<Vec<i64>>,
+        output_shapes: Vec<Vec<i64>>,
     ) -> Result<Graph, Error> {
-        let inputs = feeds.iter().map(|feed| match feed.data {
-            FeedData::Device(bytes) => self.options.blocks.allocate(bytes.len()),
-            FeedData::Host(_) => Err(Error::internal("a feed in main memory of a graph")),
-        });
-        let outputs = targets.iter().zip(shapes).map(|(target, shape)| {
-            let elements = element_count(&shape);
-            let element_bytes = target.info.data_type.element_bytes();
-            let len = elements
-                .zip(element_bytes)
-                .and_then(|(a, b)| a.checked_mul(b));
-            let len = len.ok_or_else(|| Error::internal("an output without a size"))?;
-            Ok((shape, self.options.blocks.allocate(len)?))
+        let inputs = feeds
+            .iter()
+            .map(|feed| self.tensor(feed.name.to_owned(), feed.data_type, feed.shape.to_vec()));
+        let outputs = targets.iter().zip(output_shapes).map(|(target, shape)| {
+            self.tensor(target.info.name.clone(), target.info.data_type, shape)
         });
         Ok(Graph {
             id: i32::try_from(self.known.len() + 1).unwrap_or(i32::MAX),
-            key,
+            stream: self.options.stream.clone(),
             inputs: inputs.collect::<Result<_, Error>>()?,
             outputs: outputs.collect::<Result<_, Error>>()?,
         })
     }
 
-    /// Shapes of the outputs, where all is on the device and known before the run.
-    fn shapes(&self, feeds: &[Feed<'_>], targets: &[Target<'_, '_>]) -> Option<Vec<Vec<i64>>> {
-        let on_device = |feed: &Feed<'_>| matches!(feed.data, FeedData::Device(_));
-        if feeds.is_empty() || !feeds.iter().all(on_device) {
-            return None;
-        }
+    fn tensor(
+        &self,
+        name: CString,
+        data_type: DataType,
+        shape: Vec<i64>,
+    ) -> Result<GraphTensor, Error> {
+        let len = data_type.byte_count(&shape);
+        let len = len.ok_or_else(|| Error::internal("a tensor of a graph without a size"))?;
+        Ok(GraphTensor {
+            name,
+            data_type,
+            shape,
+            block: self.options.blocks.allocate(len)?,
+        })
+    }
+
+    /// Shapes of the outputs, if they are known before the run.
+    fn output_shapes(
+        &self,
+        feeds: &[Feed<'_>],
+        targets: &[Target<'_, '_>],
+    ) -> Option<Vec<Vec<i64>>> {
         let rows = match self.options.is_batching {
             true => Some(feeds.first()?.shape.first().copied()?),
             false => None,
         };
-        let shape = |target: &Target<'_, '_>| shape_of(&target.info.dims, rows);
         let is_fixed = |target: &Target<'_, '_>| target.info.data_type.element_bytes().is_some();
         targets
             .iter()
-            .map(|target| shape(target).filter(|_| is_fixed(target)))
+            .map(|target| shape_of(&target.info.dims, rows).filter(|_| is_fixed(target)))
             .collect()
     }
 }
@@ -130,30 +150,28 @@ fn shape_of(dims: &[i64], rows: Option<i64>) -> Option<Vec<i64>> {
         .then_some(shape)
 }
 
-fn key_of(feeds: &[Feed<'_>], targets: &[Target<'_, '_>]) -> Vec<(CString, Vec<i64>)> {
-    let entry = |name: &CStr, shape: &[i64]| (name.to_owned(), shape.to_vec());
-    let inputs = feeds.iter().map(|feed| entry(feed.name, feed.shape));
-    let outputs = targets.iter().map(|target| entry(&target.info.name, &[]));
-    inputs.chain(outputs).collect()
-}
-
 impl Graph {
+    /// Whether it is that of such a run. The shapes of outputs follow from those of inputs.
+    fn is_for(&self, feeds: &[Feed<'_>], targets: &[Target<'_, '_>]) -> bool {
+        let mut inputs = self.inputs.iter().zip(feeds);
+        let mut outputs = self.outputs.iter().zip(targets);
+        (self.inputs.len(), self.outputs.len()) == (feeds.len(), targets.len())
+            && inputs.all(|(own, feed)| *own.name == *feed.name && own.shape == feed.shape)
+            && outputs.all(|(own, target)| own.name == target.info.name)
+    }
+
     /// Enqueues the copies of the feeds to where the graph reads them.
     ///
     /// # Errors
     /// `Internal` for what the driver refuses.
     ///
     /// # Safety
-    /// The feeds stay as they are until `stream` has got there.
-    pub(super) unsafe fn fill(
-        &mut self,
-        stream: &StreamHandle,
-        feeds: &[Feed<'_>],
-    ) -> Result<(), Error> {
-        for (block, feed) in self.inputs.iter_mut().zip(feeds) {
+    /// The feeds stay as they are until the stream has got there.
+    pub(super) unsafe fn fill(&mut self, feeds: &[Feed<'_>]) -> Result<(), Error> {
+        for (input, feed) in self.inputs.iter_mut().zip(feeds) {
             if let FeedData::Device(bytes) = feed.data {
                 // SAFETY: by this function's contract; nobody else uses the block meanwhile.
-                unsafe { block.fill(stream, bytes)? };
+                unsafe { input.block.fill(&self.stream, bytes)? };
             }
         }
         Ok(())

@@ -5,12 +5,13 @@
 //! ([`API_VERSION`]), the oldest table that has every function used; newer libraries keep old
 //! tables.
 
-mod binding;
 mod device_run;
+mod gpu_memory;
 mod graphs;
-mod loaded;
+mod io_binding;
 mod options;
 mod providers;
+mod raw_session;
 mod run_options;
 mod runtime;
 mod session;

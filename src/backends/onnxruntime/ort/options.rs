@@ -7,7 +7,7 @@ use std::ptr;
 use conch_backend_sdk::Error;
 use conch_backend_sdk::engine::c_path;
 
-use super::providers::{self, Gpu};
+use super::providers::{self, Entries, EntryArrays, Gpu};
 use super::runtime::Runtime;
 use super::table::OrtSessionOptions;
 
@@ -43,9 +43,9 @@ pub struct SessionOptions {
     pub has_memory_arena: Option<bool>,
     pub has_memory_pattern: Option<bool>,
     /// Entries of the session's configuration, such as `session.intra_op.allow_spinning`.
-    pub session_entries: Vec<(CString, CString)>,
+    pub session_entries: Entries,
     /// Entries of each run's configuration, such as `memory.enable_memory_arena_shrinkage`.
-    pub run_entries: Vec<(CString, CString)>,
+    pub run_entries: Entries,
     pub custom_op_libraries: Vec<PathBuf>,
     /// Tried in this order before the CPU's own, and after those of a GPU.
     pub providers: Vec<Provider>,
@@ -58,7 +58,7 @@ pub struct SessionOptions {
 pub struct Provider {
     /// As [`Runtime::has_provider`] and ONNX Runtime know it: `OpenVINO`.
     pub name: CString,
-    pub entries: Vec<(CString, CString)>,
+    pub entries: Entries,
 }
 
 pub(super) struct RawOptions<'r> {
@@ -131,25 +131,16 @@ impl<'r> RawOptions<'r> {
 
     fn append_provider(&self, provider: &Provider) -> Result<(), Error> {
         let table = &self.runtime.table;
-        let keys: Vec<_> = provider
-            .entries
-            .iter()
-            .map(|(key, _)| key.as_ptr())
-            .collect();
-        let values: Vec<_> = provider
-            .entries
-            .iter()
-            .map(|(_, value)| value.as_ptr())
-            .collect();
+        let arrays = EntryArrays::of(&provider.entries);
         // SAFETY: the options are live; strings are NUL-terminated and copied, the arrays have the
         // length given.
         unsafe {
             table.check((table.append_provider)(
                 self.raw,
                 provider.name.as_ptr(),
-                keys.as_ptr(),
-                values.as_ptr(),
-                keys.len(),
+                arrays.keys.as_ptr(),
+                arrays.values.as_ptr(),
+                provider.entries.len(),
             ))
         }
     }

@@ -6,12 +6,12 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{Feed, Room, Signature, Target, c_path};
+use sdk::engine::{Feed, OutputBuffer, Signature, Target, c_path};
 use sdk::{Error, Interrupt};
 
-use super::loaded::Loaded;
 use super::options::SessionOptions;
 use super::providers::Gpu;
+use super::raw_session::RawSession;
 use super::run_options::RunOptions;
 use super::runtime::Runtime;
 use super::signature::read_signature;
@@ -19,7 +19,7 @@ use super::value::Value;
 
 /// A model loaded into ONNX Runtime. Used by one thread at a time here.
 pub struct Session {
-    loaded: Loaded,
+    session: RawSession,
     run_options: Arc<RunOptions>,
     signature: Signature,
     /// Where execution providers have a part.
@@ -47,10 +47,10 @@ impl Session {
     ) -> Result<Self, Error> {
         let run_options = Arc::new(RunOptions::new(runtime, &options.run_entries)?);
         let path = c_path(model)?;
-        let loaded = Loaded::create(runtime, &path, options, gpu)?;
+        let session = RawSession::create(runtime, &path, options, gpu)?;
         Ok(Session {
-            signature: read_signature(&loaded)?,
-            loaded,
+            signature: read_signature(&session)?,
+            session,
             run_options,
             renewal: (!options.providers.is_empty()).then(|| {
                 Box::new(Renewal {
@@ -69,7 +69,7 @@ impl Session {
 
     /// Whether outputs can be written into memory of responses.
     pub fn writes_in_place(&self) -> bool {
-        self.loaded
+        self.session
             .device
             .as_ref()
             .is_none_or(|device| device.writes_in_place())
@@ -93,11 +93,8 @@ impl Session {
         targets: &mut [Target<'_, '_>],
     ) -> Result<Vec<Option<Value<'static>>>, Error> {
         self.renew_if_due()?;
-        let made = match &mut self.loaded.device {
-            // SAFETY: the session is the one that the binding was made for, and live.
-            Some(device) => unsafe {
-                device.run(self.loaded.raw, &self.run_options, feeds, targets)
-            },
+        let made = match &mut self.session.device {
+            Some(device) => device.run(&self.run_options, feeds, targets),
             None => self.run_once(feeds, targets),
         };
         if let Some(renewal) = &mut self.renewal {
@@ -112,10 +109,10 @@ impl Session {
             return Ok(());
         };
         let gpu = renewal.gpu.as_ref();
-        let runtime = &self.loaded.runtime;
-        let fresh = Loaded::create(runtime, &renewal.path, &renewal.options, gpu)?;
+        let runtime = &self.session.runtime;
+        let fresh = RawSession::create(runtime, &renewal.path, &renewal.options, gpu)?;
         renewal.is_due = false;
-        self.loaded = fresh;
+        self.session = fresh;
         Ok(())
     }
 
@@ -124,7 +121,7 @@ impl Session {
         feeds: &[Feed<'_>],
         targets: &mut [Target<'_, '_>],
     ) -> Result<Vec<Option<Value<'static>>>, Error> {
-        let runtime = &self.loaded.runtime;
+        let runtime = &self.session.runtime;
         let table = &runtime.table;
         let inputs = feeds
             .iter()
@@ -139,7 +136,7 @@ impl Session {
                     .memory
                     .as_mut()
                     .map(|memory| {
-                        let Room::Host(buffer) = &mut memory.room else {
+                        let OutputBuffer::Host(buffer) = &mut memory.buffer else {
                             return Err(Error::internal("an output on a GPU of a CPU session"));
                         };
                         Value::over(runtime, info.data_type, &memory.shape, buffer)
@@ -162,7 +159,7 @@ impl Session {
         // after this call.
         let status = unsafe {
             (table.run)(
-                self.loaded.raw.as_ptr(),
+                self.session.raw.as_ptr(),
                 self.run_options.as_ptr(),
                 input_names.as_ptr(),
                 input_values.as_ptr(),

@@ -1,4 +1,4 @@
-//! What a loaded model takes and makes.
+//! Names, types and shapes of the tensors that a loaded model takes and makes.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
@@ -6,7 +6,7 @@ use std::ptr;
 use conch_backend_sdk::Error;
 use conch_backend_sdk::engine::{Signature, TensorInfo};
 
-use super::loaded::Loaded;
+use super::raw_session::RawSession;
 use super::runtime::Runtime;
 use super::table::{OrtAllocator, OrtSession, OrtTypeInfo, Status};
 use super::value::data_type_from_onnx;
@@ -19,7 +19,7 @@ const ONNX_TYPE_TENSOR: c_int = 1;
 /// # Errors
 /// `Internal` with ONNX Runtime's own words; `Unsupported` if an input or output is no tensor that
 /// Triton knows.
-pub(super) fn read_signature(session: &Loaded) -> Result<Signature, Error> {
+pub(super) fn read_signature(session: &RawSession) -> Result<Signature, Error> {
     let table = &session.runtime.table;
     Ok(Signature {
         inputs: read_infos(
@@ -44,7 +44,7 @@ pub(super) fn read_signature(session: &Loaded) -> Result<Signature, Error> {
 }
 
 fn read_infos(
-    session: &Loaded,
+    session: &RawSession,
     count_of: unsafe extern "C" fn(*const OrtSession, *mut usize) -> Status,
     name_of: unsafe extern "C" fn(
         *const OrtSession,

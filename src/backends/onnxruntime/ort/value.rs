@@ -1,17 +1,21 @@
 //! Tensors as ONNX Runtime sees them.
 
+use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::Arc;
 
-use conch_backend_sdk::{
+use conch_backend_sdk as sdk;
+use sdk::engine::{Contents, Feed, OutputData};
+use sdk::{
     Buffer, DataType, Error, MemorySource, MemoryTarget, TensorBytes, element_count, shape_text,
 };
 
+use super::gpu_memory::GpuMemoryInfo;
 use super::runtime::Runtime;
 use super::table::{OrtMemoryInfo, OrtValue};
-use conch_backend_sdk::engine::{Bytes, Contents, Feed};
 
 /// A tensor owned by this wrapper. Its data is ONNX Runtime's, or borrowed memory during `'m`.
 pub struct Value<'m> {
@@ -36,58 +40,40 @@ impl<'m> Value<'m> {
         let bytes = feed.host()?;
         // ONNX Runtime only reads the memory of inputs, though its type says otherwise.
         let data = bytes.as_ptr().cast_mut().cast::<c_void>();
-        let place = runtime.memory_info;
+        let (data_type, shape, place) = (feed.data_type, feed.shape, runtime.memory_info);
         // SAFETY: the memory lives during `'m`.
-        unsafe {
-            Self::with_data(
-                runtime,
-                place,
-                feed.data_type,
-                feed.shape,
-                data,
-                bytes.len(),
-            )
-        }
+        unsafe { Self::with_data(runtime, place, data_type, shape, data, bytes.len()) }
     }
 
-    /// A tensor over a feed's bytes on the GPU that `place` describes.
+    /// A tensor over a feed's bytes on a GPU.
     ///
     /// # Errors
     /// As [`borrow`](Self::borrow).
     pub(super) fn borrow_on_device(
-        runtime: &Arc<Runtime>,
-        place: NonNull<OrtMemoryInfo>,
+        memory: &GpuMemoryInfo,
         feed: &Feed<'m>,
         bytes: MemorySource<'m>,
     ) -> Result<Self, Error> {
         let data = device_pointer(bytes.address());
+        let (runtime, data_type, shape) = (&memory.runtime, feed.data_type, feed.shape);
         // SAFETY: the memory lives during `'m`.
-        unsafe {
-            Self::with_data(
-                runtime,
-                place,
-                feed.data_type,
-                feed.shape,
-                data,
-                bytes.len(),
-            )
-        }
+        unsafe { Self::with_data(runtime, memory.raw, data_type, shape, data, bytes.len()) }
     }
 
-    /// A tensor over memory for an output, on the GPU that `place` describes.
+    /// A tensor over memory for an output, on a GPU.
     ///
     /// # Errors
     /// As [`borrow`](Self::borrow).
     pub(super) fn over_on_device(
-        runtime: &Arc<Runtime>,
-        place: NonNull<OrtMemoryInfo>,
+        memory: &GpuMemoryInfo,
         data_type: DataType,
         shape: &[i64],
-        memory: &'m mut MemoryTarget<'_>,
+        target: &'m mut MemoryTarget<'_>,
     ) -> Result<Self, Error> {
-        let data = device_pointer(memory.address());
+        let data = device_pointer(target.address());
+        let runtime = &memory.runtime;
         // SAFETY: the memory lives and is the session's to write during `'m`.
-        unsafe { Self::with_data(runtime, place, data_type, shape, data, memory.len()) }
+        unsafe { Self::with_data(runtime, memory.raw, data_type, shape, data, target.len()) }
     }
 
     /// A tensor over memory for an output.
@@ -138,7 +124,7 @@ impl<'m> Value<'m> {
     ///
     /// # Errors
     /// `Internal` with ONNX Runtime's own words; `Unsupported` if Triton has no such element type.
-    pub fn shape(&self) -> Result<(DataType, Vec<i64>), Error> {
+    fn shape(&self) -> Result<(DataType, Vec<i64>), Error> {
         let table = &self.runtime.table;
         let mut info = ptr::null_mut();
         // SAFETY: the value is live, the result writable; the information is ours and released
@@ -155,78 +141,54 @@ impl<'m> Value<'m> {
         Ok((data_type, shape))
     }
 
-    /// The bytes of a tensor whose elements are not strings.
+    /// Type, shape and bytes of an output, where it lies.
     ///
     /// # Errors
-    /// `Internal` if it holds strings, or with ONNX Runtime's own words.
-    pub fn bytes(&self) -> Result<&[u8], Error> {
-        let (data_type, shape) = self.shape()?;
-        let byte_count = size_of_tensor(data_type, &shape)?;
-        if byte_count == 0 {
-            return Ok(&[]);
-        }
-        let table = &self.runtime.table;
-        let mut data = ptr::null_mut();
-        // SAFETY: the value is live and holds no strings; its memory has as many bytes as type and
-        // shape say, and lives as long as it.
-        unsafe {
-            table.check((table.tensor_data)(self.as_ptr(), &raw mut data))?;
-            if data.is_null() {
-                return Err(Error::internal("ONNX Runtime gave an output without data"));
-            }
-            Ok(std::slice::from_raw_parts(data.cast::<u8>(), byte_count))
-        }
-    }
-
-    /// What an output holds, where it lies.
-    ///
-    /// # Errors
-    /// As [`shape`](Self::shape).
+    /// `Internal` with ONNX Runtime's own words; `Unsupported` if Triton has no such element type.
     pub fn contents(&self) -> Result<Contents<'_>, Error> {
         let (data_type, shape) = self.shape()?;
-        let bytes = match self.device {
-            _ if data_type == DataType::Bytes => self.string_bytes()?.into(),
-            None => self.bytes()?.into(),
-            Some(device) => Bytes::Device(self.device_bytes(device, data_type, &shape)?),
+        let data = if data_type == DataType::Bytes {
+            self.string_bytes(&shape)?.into()
+        } else {
+            let byte_count = data_type.byte_count(&shape).ok_or_else(without_size)?;
+            self.bytes(byte_count)?
         };
         Ok(Contents {
             data_type,
             shape,
-            bytes,
+            data,
         })
     }
 
-    fn device_bytes(
-        &self,
-        device: i32,
-        data_type: DataType,
-        shape: &[i64],
-    ) -> Result<MemorySource<'_>, Error> {
-        let byte_count = size_of_tensor(data_type, shape)?;
+    /// The bytes of a tensor that has so many of them, and no strings.
+    fn bytes(&self, byte_count: usize) -> Result<OutputData<'_>, Error> {
         let table = &self.runtime.table;
         let mut data: *mut c_void = ptr::null_mut();
-        // SAFETY: the value is live and holds no strings; the result is writable.
-        unsafe { table.check((table.tensor_data)(self.as_ptr(), &raw mut data))? };
-        if data.is_null() && byte_count > 0 {
-            return Err(Error::internal("ONNX Runtime gave an output without data"));
+        if byte_count > 0 {
+            // SAFETY: the value is live and holds no strings, the result is writable.
+            unsafe { table.check((table.tensor_data)(self.as_ptr(), &raw mut data))? };
+            if data.is_null() {
+                return Err(Error::internal("ONNX Runtime gave an output without data"));
+            }
         }
-        // SAFETY: memory of that GPU with as many bytes as type and shape say, which lives as long
-        // as the value.
-        Ok(unsafe { MemorySource::on_device(data.addr() as u64, byte_count, device) })
+        Ok(match self.device {
+            // SAFETY: memory of that GPU with so many bytes, which lives as long as the value.
+            Some(device) => OutputData::Device(unsafe {
+                MemorySource::on_device(data.addr() as u64, byte_count, device)
+            }),
+            None if byte_count == 0 => OutputData::Host(Cow::Borrowed(&[])),
+            // SAFETY: main memory with so many bytes, which lives as long as the value.
+            None => unsafe { slice::from_raw_parts(data.cast::<u8>(), byte_count) }.into(),
+        })
     }
 
     /// The elements of a string tensor, each behind its length, as on Triton's wire.
-    ///
-    /// # Errors
-    /// `Internal` with ONNX Runtime's own words.
-    pub fn string_bytes(&self) -> Result<Vec<u8>, Error> {
-        let table = &self.runtime.table;
-        let (_, shape) = self.shape()?;
-        let count =
-            element_count(&shape).ok_or_else(|| Error::internal("an output without a size"))?;
+    fn string_bytes(&self, shape: &[i64]) -> Result<Vec<u8>, Error> {
+        let count = element_count(shape).ok_or_else(without_size)?;
         if count == 0 {
             return Ok(Vec::new());
         }
+        let table = &self.runtime.table;
         let mut total = 0;
         // SAFETY: the value is live, the result writable.
         unsafe {
@@ -272,11 +234,7 @@ impl<'m> Value<'m> {
         data: *mut c_void,
         byte_count: usize,
     ) -> Result<Self, Error> {
-        let expected = data_type
-            .element_bytes()
-            .zip(element_count(shape))
-            .and_then(|(element_bytes, count)| element_bytes.checked_mul(count));
-        if expected != Some(byte_count) {
+        if data_type.byte_count(shape) != Some(byte_count) {
             return Err(Error::invalid(format!(
                 "{byte_count} bytes do not make a {} tensor of shape {}",
                 data_type.name(),
@@ -373,12 +331,8 @@ fn device_pointer(address: u64) -> *mut c_void {
     ptr::without_provenance_mut(usize::try_from(address).unwrap_or(0))
 }
 
-fn size_of_tensor(data_type: DataType, shape: &[i64]) -> Result<usize, Error> {
-    data_type
-        .element_bytes()
-        .zip(element_count(shape))
-        .and_then(|(element_bytes, count)| element_bytes.checked_mul(count))
-        .ok_or_else(|| Error::internal("an output without a size in bytes"))
+fn without_size() -> Error {
+    Error::internal("an output without a size")
 }
 
 /// Takes one element off the front of a BYTES tensor.

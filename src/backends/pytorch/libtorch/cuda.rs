@@ -5,11 +5,12 @@ use std::path::Path;
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
+use sdk::engine::beside;
 
 use super::library::open;
 
 /// What a build of torch for GPUs has beside its library for CPUs.
-const LIBRARY: &str = "libtorch_cuda.so";
+pub const CUDA_LIBRARY: &str = "libtorch_cuda.so";
 
 sdk::opaque_types! {
     /// What has torch use a stream on a thread, `CUDAStreamGuardHandle`.
@@ -28,27 +29,21 @@ sdk::functions! {
     }
 }
 
-/// Whether the library of torch at `path` is of a build for GPUs.
-pub fn has_cuda_beside(path: &Path) -> bool {
-    path.with_file_name(LIBRARY).exists()
-}
-
 impl CudaFunctions {
     /// Opens the library for GPUs beside torch's own at `torch`, which registers its kernels there.
     ///
     /// # Errors
     /// `Unavailable` if it is not there, or what it needs is not.
     pub(super) fn open(torch: &Path) -> Result<Self, Error> {
-        let path = torch.with_file_name(LIBRARY);
-        if !path.exists() {
-            return Err(Error::unavailable(format!(
-                "{} is of a build of torch for CPUs: there is no {LIBRARY} beside it; name the \
-                 libtorch_cpu.so of an installation for GPUs in \
+        let path = beside(torch, CUDA_LIBRARY).ok_or_else(|| {
+            Error::unavailable(format!(
+                "{} is of a build of torch for CPUs: there is no {CUDA_LIBRARY} beside it; name \
+                 the libtorch_cpu.so of an installation for GPUs in \
                  --backend-config=pytorch,library=<path> or CONCH_PYTORCH_LIBRARY, or set kind: \
                  KIND_CPU in the model's instance_group",
                 torch.display()
-            )));
-        }
+            ))
+        })?;
         // SAFETY: by its name and place it is torch's own, for this torch.
         let library = unsafe { open(&path)? };
         // SAFETY: the functions have these types in every torch that has them.
@@ -65,7 +60,6 @@ mod tests {
     #[test]
     fn says_what_is_missing() {
         let torch = Path::new("/nonexistent/libtorch_cpu.so");
-        assert!(!has_cuda_beside(torch));
         let Err(error) = CudaFunctions::open(torch) else {
             panic!("there is none")
         };

@@ -15,8 +15,8 @@ mod tensor;
 mod torch;
 
 pub use compiled::{ModelContainer, ModelLibrary};
-pub use cuda::has_cuda_beside;
-pub use module::{Input, InputValue, Module, Outputs, Place, Strings};
+pub use cuda::CUDA_LIBRARY;
+pub use module::{Input, InputValue, MapLocation, Module, Outputs, Strings};
 pub use shim::RunOptions;
 pub use tensor::Tensor;
 pub use torch::{CHECK_VARIABLE, PLACE, Torch, check_inputs_of_compiled_models};

@@ -25,21 +25,21 @@ unsafe impl Send for Module {}
 // instances share weights.
 unsafe impl Sync for Module {}
 
-/// Where a module's weights are put.
+/// The device that a module's weights are moved to, `map_location` of `torch.jit.load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MapLocation {
     Cpu,
     Gpu(i32),
-    /// Where it was saved from.
+    /// Each weight stays on the device that it was saved from.
     AsSaved,
 }
 
-impl Place {
+impl MapLocation {
     fn to_raw(self) -> i32 {
         match self {
-            Place::Gpu(number) => number,
-            Place::Cpu => -1,
-            Place::AsSaved => -2,
+            MapLocation::Gpu(number) => number,
+            MapLocation::Cpu => -1,
+            MapLocation::AsSaved => -2,
         }
     }
 }
@@ -69,7 +69,7 @@ pub struct Strings {
 }
 
 impl Module {
-    /// Loads a module to its place.
+    /// Loads a module to its device.
     ///
     /// # Errors
     /// `Unavailable` if there is no shim; `Internal` with torch's own words.
@@ -77,7 +77,7 @@ impl Module {
         torch: &Arc<Torch>,
         path: &Path,
         inference_mode: bool,
-        place: Place,
+        location: MapLocation,
     ) -> Result<Self, Error> {
         let shim = torch.shim()?;
         let path = c_path(path)?;
@@ -87,7 +87,7 @@ impl Module {
             (shim.load)(
                 path.as_ptr(),
                 i32::from(inference_mode),
-                place.to_raw(),
+                location.to_raw(),
                 &raw mut raw,
             )
         };

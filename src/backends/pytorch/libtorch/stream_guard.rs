@@ -8,8 +8,8 @@ use super::cuda::{CudaFunctions, RawGuard};
 use super::torch::Torch;
 
 /// Has torch enqueue what this thread starts on a stream, as long as it lives.
-pub struct StreamGuard<'t> {
-    functions: &'t CudaFunctions,
+pub struct StreamGuard<'s> {
+    functions: &'s CudaFunctions,
     raw: *mut RawGuard,
 }
 
@@ -18,7 +18,7 @@ impl Torch {
     ///
     /// # Errors
     /// `Unavailable` if this torch is a build for CPUs; `Internal` with torch's own words.
-    pub fn on_stream(&self, stream: &StreamHandle) -> Result<StreamGuard<'_>, Error> {
+    pub fn on_stream<'s>(&'s self, stream: &'s StreamHandle) -> Result<StreamGuard<'s>, Error> {
         let functions = self.cuda()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the stream is live, and outlives the guard; the result is writable.

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::Feed;
+use sdk::engine::{Contents, Feed, OutputData};
 use sdk::{DataType, Error, MemorySource, element_count, shape_text};
 
 use super::library::RawTensor;
@@ -36,23 +36,8 @@ impl Tensor {
     /// `InvalidArgument` if the bytes do not fit the shape or the type is none of torch's;
     /// `Internal` with torch's own words, out of memory among them.
     pub fn copies_of(torch: &Arc<Torch>, feed: &Feed<'_>, copies: usize) -> Result<Self, Error> {
-        let name = feed.name.to_string_lossy();
-        let scalar_type = SCALAR_TYPES.number(feed.data_type).ok_or_else(|| {
-            Error::invalid(format!(
-                "unsupported datatype {} for input '{name}'",
-                feed.data_type.config_name()
-            ))
-        })?;
-        let byte_count = byte_count(feed.data_type, feed.shape);
         let bytes = feed.host()?;
-        if byte_count != Some(bytes.len()) {
-            return Err(Error::invalid(format!(
-                "{} bytes do not make a {} tensor of shape {} for input '{name}'",
-                bytes.len(),
-                feed.data_type.name(),
-                shape_text(feed.shape)
-            )));
-        }
+        let scalar_type = scalar_type_of(feed, bytes.len())?;
         let mut shape = feed.shape.to_vec();
         if copies != 1 {
             let rows = shape
@@ -96,21 +81,7 @@ impl Tensor {
         bytes: MemorySource<'_>,
         device: i32,
     ) -> Result<Self, Error> {
-        let name = feed.name.to_string_lossy();
-        let scalar_type = SCALAR_TYPES.number(feed.data_type).ok_or_else(|| {
-            Error::invalid(format!(
-                "unsupported datatype {} for input '{name}'",
-                feed.data_type.config_name()
-            ))
-        })?;
-        if byte_count(feed.data_type, feed.shape) != Some(bytes.len()) {
-            return Err(Error::invalid(format!(
-                "{} bytes do not make a {} tensor of shape {} for input '{name}'",
-                bytes.len(),
-                feed.data_type.name(),
-                shape_text(feed.shape)
-            )));
-        }
+        let scalar_type = scalar_type_of(feed, bytes.len())?;
         let strides = contiguous_strides(feed.shape);
         let rank = i64::try_from(feed.shape.len())
             .map_err(|_| Error::invalid("a tensor of too many dimensions"))?;
@@ -131,44 +102,10 @@ impl Tensor {
                 &raw mut raw,
             )
         };
+        let name = feed.name.to_string_lossy();
         torch.check(status, &format!("cannot make a tensor of input '{name}'"))?;
         // SAFETY: made above, and nobody else's.
         unsafe { Self::own(torch, raw) }
-    }
-
-    /// The bytes of a tensor on a GPU, in row order; `None` if it is in the memory of CPUs.
-    ///
-    /// # Errors
-    /// `Unsupported` if it is elsewhere, or its elements are not in row order; `Internal` with
-    /// torch's own words.
-    pub fn device_bytes(&self) -> Result<Option<MemorySource<'_>>, Error> {
-        let (mut kind, mut device) = (CPU, 0);
-        let functions = &self.torch.functions;
-        // SAFETY: the tensor is live, the results are writable.
-        let status = unsafe { (functions.device_type)(self.as_ptr(), &raw mut kind) };
-        self.torch.check(status, "cannot read a tensor's device")?;
-        if kind != CUDA {
-            return Ok(None);
-        }
-        // SAFETY: as above.
-        let status = unsafe { (functions.device_index)(self.as_ptr(), &raw mut device) };
-        self.torch.check(status, "cannot read a tensor's device")?;
-        let shape = self.shape()?;
-        let count = self.byte_count(&shape)?;
-        if !is_contiguous(&shape, &self.dimensions(functions.strides)?) {
-            return Err(Error::unsupported(
-                "an output on a GPU in another order than by rows",
-            ));
-        }
-        let address = match count {
-            0 => 0,
-            _ => self.data()?.addr() as u64,
-        };
-        // SAFETY: a contiguous tensor has as many bytes as type and shape say, which live as long
-        // as it.
-        Ok(Some(unsafe {
-            MemorySource::on_device(address, count, device)
-        }))
     }
 
     /// A tensor of zeros.
@@ -179,7 +116,8 @@ impl Tensor {
         let scalar_type = SCALAR_TYPES
             .number(data_type)
             .ok_or_else(|| Error::invalid("a tensor of a type that torch has not"))?;
-        let count = byte_count(data_type, shape)
+        let count = data_type
+            .byte_count(shape)
             .ok_or_else(|| Error::invalid("a tensor of an impossible shape"))?;
         let tensor = Self::empty(torch, scalar_type, shape)?;
         if count > 0 {
@@ -260,84 +198,69 @@ impl Tensor {
         self.dimensions(self.torch.functions.sizes)
     }
 
-    /// The bytes in row order, where the tensor holds them so; else `None`.
+    /// Type, shape and bytes in row order, where they lie. Those in main memory that lie in another
+    /// order are copied.
     ///
     /// # Errors
-    /// `Unsupported` if it is not in the memory of CPUs; `Internal` with torch's own words.
-    pub fn contiguous_bytes(&self) -> Result<Option<&[u8]>, Error> {
-        self.expect_cpu()?;
-        let shape = self.shape()?;
-        let count = self.byte_count(&shape)?;
-        if count == 0 {
-            return Ok(Some(&[]));
-        }
+    /// `Unsupported` if Triton has no such type, or for another device or order on a GPU;
+    /// `Internal` with torch's own words; out of memory.
+    pub fn contents(&self) -> Result<Contents<'_>, Error> {
+        let (data_type, shape) = (self.data_type()?, self.shape()?);
         let strides = self.dimensions(self.torch.functions.strides)?;
-        if !is_contiguous(&shape, &strides) {
-            return Ok(None);
-        }
-        let data = self.data()?;
-        // SAFETY: a contiguous tensor has as many bytes as type and shape say, which live as long
-        // as it and which nobody writes once it is an output.
-        Ok(Some(unsafe {
-            slice::from_raw_parts(data.cast::<u8>(), count)
-        }))
-    }
-
-    /// The bytes in row order, copied from wherever the strides say.
-    ///
-    /// # Errors
-    /// As [`contiguous_bytes`](Self::contiguous_bytes), and out of memory.
-    pub fn gathered_bytes(&self) -> Result<Vec<u8>, Error> {
-        self.expect_cpu()?;
-        let shape = self.shape()?;
-        let strides = self.dimensions(self.torch.functions.strides)?;
-        let element_bytes = self.data_type()?.element_bytes().unwrap_or(1);
-        let count = self.byte_count(&shape)?;
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(count)
-            .map_err(|_| Error::out_of_memory(count))?;
-        if count == 0 {
-            return Ok(bytes);
-        }
-        let data = self.data()?.cast::<u8>();
-        let mut index = vec![0_i64; shape.len()];
-        while bytes.len() < count {
-            let offset: i64 = index.iter().zip(&strides).map(|(at, by)| at * by).sum();
-            let offset = usize::try_from(offset)
-                .map_err(|_| Error::internal("an output with a negative stride"))?;
-            // SAFETY: the index is inside the shape, where torch keeps an element at the sum of
-            // index times stride.
-            bytes.extend_from_slice(unsafe {
-                slice::from_raw_parts(data.add(offset * element_bytes), element_bytes)
-            });
-            for (at, &size) in index.iter_mut().zip(&shape).rev() {
-                *at += 1;
-                if *at < size {
-                    break;
-                }
-                *at = 0;
+        let count = data_type.byte_count(&shape);
+        let count = count.ok_or_else(|| Error::internal("an output without a size in bytes"))?;
+        let base = match count {
+            0 => NonNull::dangling().as_ptr(),
+            _ => self.data()?,
+        };
+        let data = match (self.gpu()?, is_contiguous(&shape, &strides)) {
+            // SAFETY: main memory. A contiguous tensor has as many bytes as type and shape say,
+            // which live as long as it and which nobody writes once it is an output.
+            (None, true) => unsafe { slice::from_raw_parts(base.cast::<u8>(), count) }.into(),
+            (None, false) => {
+                let element_bytes = data_type.element_bytes().unwrap_or(1);
+                // SAFETY: main memory of a tensor of that type, shape and strides.
+                unsafe { rows_of(base.cast(), element_bytes, &shape, &strides)? }.into()
             }
-        }
-        Ok(bytes)
+            // SAFETY: memory of that GPU; else as above.
+            (Some(gpu), true) => OutputData::Device(unsafe {
+                MemorySource::on_device(base.addr() as u64, count, gpu)
+            }),
+            (Some(_), false) => {
+                return Err(Error::unsupported(
+                    "an output on a GPU in another order than by rows",
+                ));
+            }
+        };
+        Ok(Contents {
+            data_type,
+            shape,
+            data,
+        })
     }
 
-    fn byte_count(&self, shape: &[i64]) -> Result<usize, Error> {
-        byte_count(self.data_type()?, shape)
-            .ok_or_else(|| Error::internal("an output without a size in bytes"))
-    }
-
-    fn expect_cpu(&self) -> Result<(), Error> {
-        let mut device = 0;
+    /// The GPU that it is on; `None`: main memory.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is elsewhere; `Internal` with torch's own words.
+    fn gpu(&self) -> Result<Option<i32>, Error> {
+        let (mut kind, mut device) = (CPU, 0);
+        let functions = &self.torch.functions;
         // SAFETY: the tensor is live, the result writable.
-        let status = unsafe { (self.torch.functions.device_type)(self.as_ptr(), &raw mut device) };
+        let status = unsafe { (functions.device_type)(self.as_ptr(), &raw mut kind) };
         self.torch.check(status, "cannot read a tensor's device")?;
-        if device == CPU {
-            return Ok(());
+        match kind {
+            CPU => Ok(None),
+            CUDA => {
+                // SAFETY: as above.
+                let status = unsafe { (functions.device_index)(self.as_ptr(), &raw mut device) };
+                self.torch.check(status, "cannot read a tensor's device")?;
+                Ok(Some(device))
+            }
+            _ => Err(Error::unsupported(
+                "an output that is neither in the memory of CPUs nor on a GPU",
+            )),
         }
-        Err(Error::unsupported(
-            "an output that is not in the memory of CPUs",
-        ))
     }
 
     fn data(&self) -> Result<*mut c_void, Error> {
@@ -380,10 +303,66 @@ impl Drop for Tensor {
     }
 }
 
-fn byte_count(data_type: DataType, shape: &[i64]) -> Option<usize> {
-    data_type
-        .element_bytes()?
-        .checked_mul(element_count(shape)?)
+/// Torch's type of a feed that has so many bytes.
+///
+/// # Errors
+/// `InvalidArgument` if the type is none of torch's or the bytes do not fit the shape.
+fn scalar_type_of(feed: &Feed<'_>, byte_count: usize) -> Result<i32, Error> {
+    let name = feed.name.to_string_lossy();
+    let scalar_type = SCALAR_TYPES.number(feed.data_type).ok_or_else(|| {
+        Error::invalid(format!(
+            "unsupported datatype {} for input '{name}'",
+            feed.data_type.config_name()
+        ))
+    })?;
+    if feed.data_type.byte_count(feed.shape) == Some(byte_count) {
+        return Ok(scalar_type);
+    }
+    Err(Error::invalid(format!(
+        "{byte_count} bytes do not make a {} tensor of shape {} for input '{name}'",
+        feed.data_type.name(),
+        shape_text(feed.shape)
+    )))
+}
+
+/// The elements of a tensor in row order, each copied from where the strides say.
+///
+/// # Errors
+/// Out of memory.
+///
+/// # Safety
+/// `base` is readable main memory of a tensor of that shape and these strides, of elements of that
+/// size; the tensor has a size in bytes.
+unsafe fn rows_of(
+    base: *const u8,
+    element_bytes: usize,
+    shape: &[i64],
+    strides: &[i64],
+) -> Result<Vec<u8>, Error> {
+    let count = element_count(shape).unwrap_or(0) * element_bytes;
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(count)
+        .map_err(|_| Error::out_of_memory(count))?;
+    let mut index = vec![0_i64; shape.len()];
+    while bytes.len() < count {
+        let offset: i64 = index.iter().zip(strides).map(|(at, by)| at * by).sum();
+        let offset = usize::try_from(offset)
+            .map_err(|_| Error::internal("an output with a negative stride"))?;
+        // SAFETY: the index is inside the shape, where torch keeps an element at the sum of index
+        // times stride.
+        bytes.extend_from_slice(unsafe {
+            slice::from_raw_parts(base.add(offset * element_bytes), element_bytes)
+        });
+        for (at, &size) in index.iter_mut().zip(shape).rev() {
+            *at += 1;
+            if *at < size {
+                break;
+            }
+            *at = 0;
+        }
+    }
+    Ok(bytes)
 }
 
 /// Strides of a tensor in row order, as torch counts them: a dimension of no rows counts as one.

@@ -1,19 +1,26 @@
 //! Outputs of a run on their way to the requests.
 
 use super::plan::OutputPlan;
-use super::session::Output;
 use super::states::update_states;
-use super::tensor::{Bytes, Contents};
+use super::tensor::{Contents, OutputData};
 use crate::{Batch, Error, Response, Scatter};
 
-/// Hands an output in the engine's memory to the requests that want it, and to their sequences'
-/// states.
+/// A response for each request of the batch.
 ///
 /// # Errors
-/// What the engine says, or an output that cannot be cut into the requests' rows.
+/// Whatever the server reports.
+pub(super) fn open_responses<'b>(batch: &'b Batch<'_>) -> Result<Vec<Option<Response<'b>>>, Error> {
+    let responses = batch.requests().map(|request| request.respond().map(Some));
+    responses.collect()
+}
+
+/// Hands an output in main memory to the requests that want it, and to their sequences' states.
+///
+/// # Errors
+/// `Internal` for an output on a device, or one that cannot be cut into the requests' rows.
 pub(super) fn deliver(
     plan: &OutputPlan,
-    output: &impl Output,
+    contents: Contents<'_>,
     batch: &Batch<'_>,
     rows: &[usize],
     responses: &mut [Option<Response<'_>>],
@@ -21,8 +28,8 @@ pub(super) fn deliver(
     let Contents {
         data_type,
         mut shape,
-        bytes: Bytes::Host(bytes),
-    } = output.read()?
+        data: OutputData::Host(bytes),
+    } = contents
     else {
         return Err(Error::internal("an output is in GPU memory"));
     };

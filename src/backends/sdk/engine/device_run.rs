@@ -2,25 +2,22 @@
 //!
 //! All copies of a stage are enqueued together and waited for once, on the stream of the instance.
 
-use super::delivery::{deliver, send};
-use super::device_delivery::DeviceOutputs;
-use super::device_inputs::gather;
-use super::inputs::count_rows;
-use super::parts::Parts;
+use super::delivery::{deliver, open_responses, send};
+use super::device_delivery::{CopyTarget, DeviceOutputs};
+use super::inputs::{JoinedInput, count_rows, gather};
 use super::plan::OutputPlan;
+use super::runner_parts::{RunnerParts, run_session};
 use super::session::{Output as _, Session};
 use super::targets::{known_size, wanted_outputs};
-use super::tensor::{Bytes, Contents, Memory, Room, Target};
-use crate::{
-    Batch, Buffer, DEVICE_ALIGNMENT, DeviceStream, Error, MemoryPlace, MemoryTarget, Response,
-};
+use super::tensor::{Memory, OutputBuffer, OutputData, Target};
+use crate::{Batch, Buffer, DEVICE_ALIGNMENT, DeviceStream, Error, MemoryPlace, Response};
 
 /// Runs a batch and sends its responses.
 ///
 /// # Errors
 /// What ends the whole batch; requests without a response yet get it.
 pub(super) fn run<S: Session>(
-    parts: &mut Parts<S>,
+    parts: &mut RunnerParts<S>,
     stream: &mut DeviceStream,
     model_name: &str,
     batch: &Batch<'_>,
@@ -28,17 +25,14 @@ pub(super) fn run<S: Session>(
     let total = count_rows(model_name, batch, &mut parts.rows)?;
     let place = stream.place();
     let mut copies = stream.copies();
-    let gathered = gather(&mut parts.feeds, model_name, batch, &mut copies)?;
+    let gathered = gather(&mut parts.feeds, model_name, batch, Some(&mut copies))?;
     // One input serves all requests, and so fails them all.
     if let Some((_, error)) = copies.run().pop() {
         return Err(error);
     }
-    let feeds: Vec<_> = gathered.iter().map(|tensor| tensor.feed()).collect();
+    let feeds: Vec<_> = gathered.iter().map(JoinedInput::feed).collect();
     let wanted = wanted_outputs(&parts.outputs, batch)?;
-    let mut responses = batch
-        .requests()
-        .map(|request| request.respond().map(Some))
-        .collect::<Result<Vec<_>, Error>>()?;
+    let mut responses = open_responses(batch)?;
 
     batch.begin_compute();
     let single = match &responses[..] {
@@ -46,41 +40,41 @@ pub(super) fn run<S: Session>(
         _ => None,
     };
     let mut targets = Vec::with_capacity(wanted.len());
-    let mut late = Vec::with_capacity(wanted.len());
+    let mut copy_targets = Vec::with_capacity(wanted.len());
     for plan in &wanted {
-        let room = match single {
-            Some(response) => room_of(plan, response, batch, total, place)?,
+        let memory = match single {
+            Some(response) => response_memory(plan, response, batch, total, place)?,
             None => None,
         };
-        let (memory, rest) = match room {
-            Some(Planned::Now(memory)) => (Some(memory), None),
-            Some(Planned::Late(shape, target)) => (None, Some((shape, target))),
+        let (memory, copy_target) = match memory {
+            Some(ResponseMemory::InPlace(memory)) => (Some(memory), None),
+            Some(ResponseMemory::ByCopy(target)) => (None, Some(target)),
             None => (None, None),
         };
         let info = &plan.info;
         targets.push(Target { info, memory });
-        late.push(rest);
+        copy_targets.push(copy_target);
     }
-    let outputs = match wanted.is_empty() {
-        true => Vec::new(),
-        false => parts
-            .compute
-            .run(&mut parts.session, batch, &feeds, &mut targets)?,
+    let outputs = if wanted.is_empty() {
+        Vec::new()
+    } else {
+        let watch = parts.watch.as_ref();
+        run_session(&mut parts.session, watch, batch, &feeds, &mut targets)?
     };
     batch.end_compute();
     drop(targets);
 
     let mut on_device = DeviceOutputs::new(place, &parts.rows);
     let mut on_host = Vec::new();
-    for ((plan, output), late) in wanted.iter().zip(&outputs).zip(late) {
+    for ((plan, output), copy_target) in wanted.iter().zip(&outputs).zip(copy_targets) {
         let Some(output) = output else { continue };
-        match output.read()? {
-            Contents {
-                data_type,
-                shape,
-                bytes: Bytes::Device(source),
-            } => on_device.add(plan, data_type, shape, source, late),
-            _ => on_host.push((*plan, output)),
+        let contents = output.read()?;
+        match contents.data {
+            OutputData::Device(source) => {
+                let (data_type, shape) = (contents.data_type, contents.shape);
+                on_device.add(plan, data_type, shape, source, copy_target);
+            }
+            OutputData::Host(_) => on_host.push((*plan, contents)),
         }
     }
     let failures = on_device.copy(stream, batch, &responses)?;
@@ -89,28 +83,28 @@ pub(super) fn run<S: Session>(
             open.fail(error);
         }
     }
-    for (plan, output) in on_host {
-        deliver(plan, output, batch, &parts.rows, &mut responses)?;
+    for (plan, contents) in on_host {
+        deliver(plan, contents, batch, &parts.rows, &mut responses)?;
     }
     send(responses, model_name);
     Ok(())
 }
 
-/// Memory of a response for an output whose size is known before the run.
-enum Planned<'r> {
-    /// The engine writes it.
-    Now(Memory<'r>),
-    /// Of this shape. It lies where the engine cannot write: what it made is copied there.
-    Late(Vec<i64>, MemoryTarget<'r>),
+/// Memory of the only response for an output whose size is known before the run.
+enum ResponseMemory<'r> {
+    /// The session writes it.
+    InPlace(Memory<'r>),
+    /// It lies where the session cannot write.
+    ByCopy(CopyTarget<'r>),
 }
 
-fn room_of<'r>(
+fn response_memory<'r>(
     plan: &OutputPlan,
     response: &'r Response<'_>,
     batch: &Batch<'_>,
     rows: usize,
     place: MemoryPlace,
-) -> Result<Option<Planned<'r>>, Error> {
+) -> Result<Option<ResponseMemory<'r>>, Error> {
     if plan.is_state || plan.batch_output.is_some() {
         return Ok(None);
     }
@@ -120,10 +114,10 @@ fn room_of<'r>(
     let info = &plan.info;
     let target = response.output_in(&info.name, info.data_type, &shape, len, place)?;
     let is_aligned = target.address().is_multiple_of(DEVICE_ALIGNMENT);
-    let room = match Buffer::on_host(target) {
-        Ok(buffer) => Room::Host(buffer),
-        Err(target) if target.place() == place && is_aligned => Room::Device(target),
-        Err(target) => return Ok(Some(Planned::Late(shape, target))),
+    let buffer = match Buffer::on_host(target) {
+        Ok(buffer) => OutputBuffer::Host(buffer),
+        Err(target) if target.place() == place && is_aligned => OutputBuffer::Device(target),
+        Err(target) => return Ok(Some(ResponseMemory::ByCopy(CopyTarget { shape, target }))),
     };
-    Ok(Some(Planned::Now(Memory { shape, room })))
+    Ok(Some(ResponseMemory::InPlace(Memory { shape, buffer })))
 }

@@ -1,51 +1,125 @@
-//! Inputs of a batch, joined for one run.
+//! Inputs of a batch, joined for one run: in main memory, or on the GPU of the session.
 
 use std::ffi::CStr;
 
 use super::plan::FeedPlan;
-use crate::{Batch, Error, Gathered, element_count};
+use super::tensor::{Feed, FeedData};
+use crate::gather::{first_input, shape_of_all};
+use crate::{
+    Batch, Copies, DataType, DeviceGather, Error, Gathered, Join, MemorySource, element_count,
+};
 
-/// The joined inputs of the batch.
+/// An input of all requests of a batch.
+pub(super) struct JoinedInput<'f> {
+    name: &'f CStr,
+    data_type: DataType,
+    shape: Vec<i64>,
+    data: FeedData<'f>,
+}
+
+impl<'f> JoinedInput<'f> {
+    fn on_host(name: &'f CStr, tensor: Gathered<'f>) -> Self {
+        JoinedInput {
+            name,
+            data_type: tensor.data_type,
+            shape: tensor.shape,
+            data: FeedData::Host(tensor.bytes),
+        }
+    }
+
+    pub(super) fn feed(&self) -> Feed<'_> {
+        Feed {
+            name: self.name,
+            data_type: self.data_type,
+            shape: &self.shape,
+            data: self.data,
+        }
+    }
+}
+
+/// The joined inputs of the batch. With `copies`, those that the session takes on its GPU may be
+/// read there once the copies have run.
 ///
 /// # Errors
-/// `InvalidArgument` if an input that the model needs is not given, or not by all requests.
+/// `InvalidArgument` if an input that the model needs is not given, or not by all requests;
+/// `Unavailable` if the device has no room.
 pub(super) fn gather<'f>(
     feeds: &'f mut [FeedPlan],
     model_name: &str,
     batch: &'f Batch<'_>,
-) -> Result<Vec<(&'f CStr, Gathered<'f>)>, Error> {
+    mut copies: Option<&mut Copies<'f>>,
+) -> Result<Vec<JoinedInput<'f>>, Error> {
     let mut gathered = Vec::with_capacity(feeds.len());
     for feed in feeds {
-        let (is_scalar, is_optional) = (feed.is_scalar, feed.is_optional);
-        let tensor = match &feed.batch_input {
-            Some(input) => Some(feed.gather.describe(batch, input)?),
-            None => feed.gather.collect(batch, &feed.name, feed.join)?,
-        };
-        match tensor {
-            Some(mut tensor) => {
-                clear_if_scalar(is_scalar, &mut tensor.shape);
-                gathered.push((&*feed.name, tensor));
+        let FeedPlan {
+            name,
+            join,
+            batch_input,
+            is_scalar,
+            is_optional,
+            gather,
+            device_gather,
+            ..
+        } = feed;
+        let found = match (batch_input, device_gather, copies.as_deref_mut()) {
+            (Some(input), ..) => Some(JoinedInput::on_host(name, gather.describe(batch, input)?)),
+            (None, Some(gather), Some(copies)) => {
+                join_on_device(gather, name, *join, batch, copies)?
             }
-            None if is_optional => {}
-            None => return Err(not_given(&feed.name, model_name)),
+            _ => gather
+                .collect(batch, name, *join)?
+                .map(|tensor| JoinedInput::on_host(name, tensor)),
+        };
+        match found {
+            Some(mut input) => {
+                // The model has a scalar where the configuration says `[1]`.
+                if *is_scalar && element_count(&input.shape) == Some(1) {
+                    input.shape.clear();
+                }
+                gathered.push(input);
+            }
+            None if *is_optional => {}
+            None => {
+                return Err(Error::invalid(format!(
+                    "no request gives input '{}' of model '{model_name}'",
+                    name.to_string_lossy()
+                )));
+            }
         }
     }
     Ok(gathered)
 }
 
-/// The shape of a scalar, which the configuration calls `[1]`.
-pub(super) fn clear_if_scalar(is_scalar: bool, shape: &mut Vec<i64>) {
-    if is_scalar && element_count(shape) == Some(1) {
-        shape.clear();
-    }
-}
-
-/// That no request has an input that the model needs.
-pub(super) fn not_given(name: &CStr, model_name: &str) -> Error {
-    Error::invalid(format!(
-        "no request gives input '{}' of model '{model_name}'",
-        name.to_string_lossy()
-    ))
+/// Joins the input `name` of all requests on the device; `None` if no request has it.
+fn join_on_device<'f>(
+    gather: &'f mut DeviceGather,
+    name: &'f CStr,
+    join: Join,
+    batch: &'f Batch<'_>,
+    copies: &mut Copies<'f>,
+) -> Result<Option<JoinedInput<'f>>, Error> {
+    let Some(first) = first_input(batch, name)? else {
+        return Ok(None);
+    };
+    let data_type = first.data_type();
+    let place = copies.place();
+    let mut parts: Vec<MemorySource<'f>> = Vec::with_capacity(batch.len());
+    let shape = shape_of_all(batch, name, join, data_type, |input| {
+        for index in 0..input.buffer_count() {
+            let part = input.memory(index, place)?;
+            if !part.is_empty() {
+                parts.push(part);
+            }
+        }
+        Ok(())
+    })?;
+    let source = gather.plan(&parts, copies)?;
+    Ok(Some(JoinedInput {
+        name,
+        data_type,
+        shape,
+        data: FeedData::Device(source),
+    }))
 }
 
 /// Counts the rows of each request into `rows`; returns their sum.

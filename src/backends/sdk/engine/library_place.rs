@@ -128,6 +128,12 @@ impl LibraryPlace {
     }
 }
 
+/// The file `name` beside a library, or beside the file that its path is a link to.
+pub fn beside(library: &Path, name: &str) -> Option<PathBuf> {
+    let found = |library: &Path| Some(library.with_file_name(name)).filter(|path| path.exists());
+    found(library).or_else(|| found(&library.canonicalize().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +183,30 @@ mod tests {
         assert_eq!(found(), Some(bare));
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(found(), None);
+    }
+
+    #[test]
+    fn finds_what_lies_beside_a_library_and_its_link() {
+        let directory = env::temp_dir().join(format!("conch-beside-{}", std::process::id()));
+        let folder = directory.join("folder");
+        std::fs::create_dir_all(&folder).unwrap();
+        let (library, link) = (folder.join("lib.so"), directory.join("link.so"));
+        let provider = folder.join("provider.so");
+        std::fs::write(&library, b"").unwrap();
+        std::os::unix::fs::symlink(&library, &link).unwrap();
+        let found = |library: &Path| beside(library, "provider.so");
+        assert_eq!((found(&library), found(&link)), (None, None));
+        std::fs::write(&provider, b"").unwrap();
+        let real = provider.canonicalize().unwrap();
+        assert_eq!(
+            (found(&library), found(&link)),
+            (Some(provider), Some(real))
+        );
+        let nearer = directory.join("provider.so");
+        std::fs::write(&nearer, b"").unwrap();
+        assert_eq!(found(&link), Some(nearer));
+        assert_eq!(found(&directory.join("missing/lib.so")), None);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -18,7 +18,6 @@ mod bindings;
 pub mod complete;
 mod delivery;
 mod device_delivery;
-mod device_inputs;
 mod device_run;
 mod engines;
 mod host_run;
@@ -28,9 +27,9 @@ mod library;
 mod library_place;
 pub mod model_file;
 mod only_engine;
-mod parts;
 mod plan;
 mod runner;
+mod runner_parts;
 mod session;
 mod settings;
 mod states;
@@ -43,12 +42,15 @@ pub mod validate;
 pub use bindings::{c_path, c_string, text_at};
 pub use engines::Engines;
 pub use library::{Binding, Library};
-pub use library_place::LibraryPlace;
+pub use library_place::{LibraryPlace, beside};
 pub use only_engine::OnlyEngine;
 pub use runner::Runner;
 pub use session::{Output, Session};
 pub use settings::{
-    DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, has_gpu_instances, prefer_cpus, refuse_gpu,
+    DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, first_gpu, gpu_instance_error, prefer_cpus,
+    refuse_gpu,
 };
-pub use tensor::{Bytes, Contents, Feed, FeedData, Memory, Room, Signature, Target, TensorInfo};
+pub use tensor::{
+    Contents, Feed, FeedData, Memory, OutputBuffer, OutputData, Signature, Target, TensorInfo,
+};
 pub use type_numbers::TypeNumbers;

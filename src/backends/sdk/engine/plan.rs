@@ -2,8 +2,11 @@
 
 use std::ffi::{CStr, CString};
 
+use super::session::Session;
 use super::tensor::{Signature, TensorInfo};
-use crate::{BatchInput, BatchOutput, DataType, DeviceGather, Error, Gather, Join, ModelConfig};
+use crate::{
+    BatchInput, BatchOutput, DataType, DeviceGather, DeviceStream, Error, Gather, Join, ModelConfig,
+};
 
 /// How one of the model's inputs is fed.
 pub(super) struct FeedPlan {
@@ -18,13 +21,6 @@ pub(super) struct FeedPlan {
     pub gather: Gather,
     /// Where it is joined for a session on a GPU; none: in main memory, as BYTES always are.
     pub device_gather: Option<DeviceGather>,
-}
-
-impl FeedPlan {
-    /// Whether a session on a GPU may get the input there.
-    pub fn may_be_on_device(&self) -> bool {
-        self.batch_input.is_none() && self.data_type != DataType::Bytes
-    }
 }
 
 /// What becomes of one of the model's outputs.
@@ -77,6 +73,20 @@ pub(super) fn feed_plans(
         .filter(|info| find(&info.name).is_some())
         .map(|info| plan(info, true));
     Ok(inputs.chain(initializers).collect())
+}
+
+/// Has the inputs that a session takes on the GPU of `stream` joined there.
+pub(super) fn gather_on_device(
+    feeds: &mut [FeedPlan],
+    stream: &DeviceStream,
+    session: &impl Session,
+) {
+    for feed in feeds {
+        let is_taken = feed.batch_input.is_none()
+            && feed.data_type != DataType::Bytes
+            && session.takes_on_device(feed.data_type);
+        feed.device_gather = is_taken.then(|| DeviceGather::new(stream));
+    }
 }
 
 /// # Errors

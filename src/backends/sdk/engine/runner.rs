@@ -1,17 +1,16 @@
 //! One executable copy of a model: joins a batch's inputs, runs it once, and cuts the outputs
 //! apart.
 
-use super::device_inputs::place_feeds;
 use super::device_run;
 use super::host_run;
-use super::parts::{Compute, Parts};
-use super::plan::{feed_plans, output_plans};
+use super::plan::{feed_plans, gather_on_device, output_plans};
+use super::runner_parts::RunnerParts;
 use super::session::Session;
 use crate::{Batch, CancellationWatch, DeviceStream, Error, ModelConfig};
 
 /// A session, and how batches are brought to it. One batch is one run.
 pub struct Runner<S: Session> {
-    parts: Parts<S>,
+    parts: RunnerParts<S>,
     /// Where the session computes on a GPU. It outlives the session.
     stream: Option<DeviceStream>,
 }
@@ -24,7 +23,7 @@ impl<S: Session> Runner<S> {
     /// What the configuration has wrong; `Unavailable` if the system has no thread that watches for
     /// cancellation.
     pub fn new(config: &ModelConfig, session: S) -> Result<Self, Error> {
-        Runner::on(config, session, None)
+        Runner::with_stream(config, session, None)
     }
 
     /// As [`new`](Self::new), for a session that computes on the GPU of `stream`, if there is one:
@@ -32,21 +31,21 @@ impl<S: Session> Runner<S> {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn on(
+    pub fn with_stream(
         config: &ModelConfig,
         session: S,
         stream: Option<DeviceStream>,
     ) -> Result<Self, Error> {
         let mut feeds = feed_plans(config, session.signature())?;
         if let Some(stream) = &stream {
-            place_feeds(&mut feeds, stream, &session);
+            gather_on_device(&mut feeds, stream, &session);
         }
         let watch = session.interrupt().map(CancellationWatch::new);
         Ok(Runner {
-            parts: Parts {
+            parts: RunnerParts {
                 feeds,
                 outputs: output_plans(config, session.signature())?,
-                compute: Compute::new(watch.transpose()?),
+                watch: watch.transpose()?,
                 session,
                 rows: Vec::new(),
             },

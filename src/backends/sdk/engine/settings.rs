@@ -26,14 +26,15 @@ pub fn prefer_cpus(attributes: &mut Attributes<'_>) -> Result<(), Error> {
     attributes.prefer(Kind::Cpu, 0, &[])
 }
 
-/// Whether a model's configuration asks for an instance on a GPU.
-pub fn has_gpu_instances(config: &ModelConfig) -> bool {
-    let groups = config
-        .json()
-        .get("instance_group")
-        .and_then(Value::as_array);
-    let mut kinds = groups.into_iter().flatten().map(|group| group.get("kind"));
-    kinds.any(|kind| kind.and_then(Value::as_str) == Some("KIND_GPU"))
+/// The first GPU that a model's configuration asks for an instance on; 0 where it leaves open
+/// which.
+pub fn first_gpu(config: &ModelConfig) -> Option<i32> {
+    let groups = config.json().get("instance_group")?.as_array()?;
+    let is_on_gpus = |group: &&Value| group.get("kind") == Some(&Value::from("KIND_GPU"));
+    let group = groups.iter().find(is_on_gpus)?;
+    let device = group.pointer("/gpus/0").and_then(Value::as_i64);
+    let device = device.and_then(|device| i32::try_from(device).ok());
+    Some(device.unwrap_or(0))
 }
 
 /// For backends that drive CPUs only: refuses an instance of `KIND_GPU`.
@@ -49,6 +50,15 @@ pub fn refuse_gpu(backend: &str, model_name: &str, context: &InstanceContext) ->
          backend runs on CPUs only; set kind: KIND_CPU in the model's instance_group",
         context.name
     )))
+}
+
+/// Why an instance of `KIND_GPU` cannot be had.
+#[must_use]
+pub fn gpu_instance_error(error: Error, model_name: &str, context: &InstanceContext) -> Error {
+    error.context(format_args!(
+        "unable to load model '{model_name}': instance '{}' is of KIND_GPU",
+        context.name
+    ))
 }
 
 #[cfg(test)]
@@ -70,24 +80,24 @@ mod tests {
     }
 
     #[test]
-    fn finds_groups_on_gpus() {
+    fn finds_the_first_gpu() {
         for (groups, expected) in [
-            ("", false),
-            (r#"{"kind": "KIND_CPU"}"#, false),
+            ("", None),
+            (r#"{"kind": "KIND_CPU"}"#, None),
+            (r#"{"kind": "KIND_GPU"}"#, Some(0)),
             (
-                r#"{"kind": "KIND_CPU"}, {"kind": "KIND_GPU", "gpus": [0]}"#,
-                true,
+                r#"{"kind": "KIND_CPU"}, {"kind": "KIND_GPU", "gpus": [2, 1]}"#,
+                Some(2),
             ),
         ] {
             let json = format!(r#"{{"instance_group": [{groups}]}}"#);
             let config = ModelConfig::parse(json.as_bytes()).unwrap();
-            assert_eq!(has_gpu_instances(&config), expected, "{groups}");
+            assert_eq!(first_gpu(&config), expected, "{groups}");
         }
     }
 
-    #[test]
-    fn refuses_gpus() {
-        let context = |kind| InstanceContext {
+    fn context(kind: Kind) -> InstanceContext {
+        InstanceContext {
             name: "m_0".to_owned(),
             kind,
             device_id: 0,
@@ -96,7 +106,19 @@ mod tests {
             secondary_devices: vec![],
             host_policy: serde_json::Value::Null,
             memory_manager: None,
-        };
+        }
+    }
+
+    #[test]
+    fn names_the_instance_on_a_gpu() {
+        let error = Error::unavailable("no driver");
+        let error = gpu_instance_error(error, "m", &context(Kind::Gpu));
+        let text = "unable to load model 'm': instance 'm_0' is of KIND_GPU: no driver";
+        assert_eq!(error, Error::unavailable(text));
+    }
+
+    #[test]
+    fn refuses_gpus() {
         assert_eq!(refuse_gpu("tensorflow", "m", &context(Kind::Cpu)), Ok(()));
         assert_eq!(refuse_gpu("tensorflow", "m", &context(Kind::Model)), Ok(()));
         let refused = refuse_gpu("tensorflow", "m", &context(Kind::Gpu)).unwrap_err();

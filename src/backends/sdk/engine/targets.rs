@@ -1,8 +1,8 @@
 //! Outputs wanted of a run, and where they are to be written.
 
 use super::plan::OutputPlan;
-use super::tensor::{Memory, Room, Target, TensorInfo};
-use crate::{Batch, Error, Response, element_count};
+use super::tensor::{Memory, OutputBuffer, Target, TensorInfo};
+use crate::{Batch, Error, Response};
 
 /// Outputs that a request or a state wants.
 ///
@@ -70,8 +70,8 @@ fn memory_of<'r>(
         return Ok(None);
     };
     let buffer = response.output(&plan.info.name, plan.info.data_type, &shape, byte_count)?;
-    let room = Room::Host(buffer);
-    Ok(Some(Memory { shape, room }))
+    let buffer = OutputBuffer::Host(buffer);
+    Ok(Some(Memory { shape, buffer }))
 }
 
 /// Shape and bytes of an output, if every dimension but the batch's is fixed in the model.
@@ -89,7 +89,7 @@ pub(super) fn known_size(
     if shape.is_empty() {
         return None;
     }
-    let byte_count = element_count(&shape)?.checked_mul(info.data_type.element_bytes()?)?;
+    let byte_count = info.data_type.byte_count(&shape)?;
     (byte_count > 0).then_some((shape, byte_count))
 }
 

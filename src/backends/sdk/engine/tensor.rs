@@ -103,11 +103,12 @@ pub struct Memory<'r> {
     /// What the output's shape must be.
     pub shape: Vec<i64>,
     /// In the response; as many bytes as type and shape make.
-    pub room: Room<'r>,
+    pub buffer: OutputBuffer<'r>,
 }
 
-/// Where memory for an output lies.
-pub enum Room<'r> {
+/// Memory that the session writes an output to.
+pub enum OutputBuffer<'r> {
+    /// In main memory.
     Host(Buffer<'r>),
     /// On the GPU of the session. The address is a multiple of
     /// [`DEVICE_ALIGNMENT`](crate::DEVICE_ALIGNMENT).
@@ -122,25 +123,26 @@ pub struct Contents<'o> {
     /// All dimensions; empty for a scalar.
     pub shape: Vec<i64>,
     /// As on Triton's wire: in row order, BYTES elements each behind their length.
-    pub bytes: Bytes<'o>,
+    pub data: OutputData<'o>,
 }
 
-/// Bytes of an output.
+/// The bytes of an output.
 #[derive(Clone, Debug)]
-pub enum Bytes<'o> {
+pub enum OutputData<'o> {
+    /// In main memory.
     Host(Cow<'o, [u8]>),
     /// On the GPU of the session, there when its stream gets to what is enqueued next.
     Device(MemorySource<'o>),
 }
 
-impl<'o> From<&'o [u8]> for Bytes<'o> {
+impl<'o> From<&'o [u8]> for OutputData<'o> {
     fn from(bytes: &'o [u8]) -> Self {
-        Bytes::Host(Cow::Borrowed(bytes))
+        OutputData::Host(Cow::Borrowed(bytes))
     }
 }
 
-impl From<Vec<u8>> for Bytes<'_> {
+impl From<Vec<u8>> for OutputData<'_> {
     fn from(bytes: Vec<u8>) -> Self {
-        Bytes::Host(Cow::Owned(bytes))
+        OutputData::Host(Cow::Owned(bytes))
     }
 }

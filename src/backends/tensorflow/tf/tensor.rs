@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
-use sdk::engine::{Bytes, Contents, Feed};
+use sdk::engine::{Contents, Feed, OutputData};
 use sdk::{DataType, Error, TensorBytes, element_count, shape_text};
 
 use super::library::Library;
@@ -42,11 +42,7 @@ impl Tensor {
         if feed.data_type == DataType::Bytes {
             return Self::strings(library, feed);
         }
-        let expected = feed
-            .data_type
-            .element_bytes()
-            .zip(element_count(feed.shape))
-            .and_then(|(element_bytes, count)| element_bytes.checked_mul(count));
+        let expected = feed.data_type.byte_count(feed.shape);
         let bytes = feed.host()?;
         if expected != Some(bytes.len()) {
             return Err(Error::invalid(format!(
@@ -383,7 +379,7 @@ impl sdk::engine::Output for Output {
         Ok(Contents {
             data_type,
             shape,
-            bytes: Bytes::Host(bytes),
+            data: OutputData::Host(bytes),
         })
     }
 }

@@ -1,11 +1,11 @@
-//! A model as ONNX Runtime has loaded it, and its end.
+//! A session of ONNX Runtime itself: how it is made, and its end.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
-use sdk::Error;
+use sdk::{Error, StreamHandle};
 
 use super::device_run::DeviceRun;
 use super::options::{RawOptions, SessionOptions};
@@ -17,18 +17,21 @@ use super::table::OrtSession;
 static WITH_PROVIDERS: Mutex<()> = Mutex::new(());
 
 /// A session of ONNX Runtime.
-pub(super) struct Loaded {
+pub(super) struct RawSession {
     pub(super) runtime: Arc<Runtime>,
     pub(super) raw: NonNull<OrtSession>,
     /// How it is run on a GPU. Goes before the session does.
     pub(super) device: Option<Box<DeviceRun>>,
     is_profiled: bool,
+    /// What its providers enqueue on, which goes after it.
+    _stream: Option<StreamHandle>,
 }
 
-// SAFETY: a session may be used from any thread.
-unsafe impl Send for Loaded {}
+// SAFETY: a session may be used from any thread. What it holds for runs on a GPU is used by the
+// thread that runs it, by one at a time.
+unsafe impl Send for RawSession {}
 
-impl Loaded {
+impl RawSession {
     /// Has ONNX Runtime read a model.
     ///
     /// # Errors
@@ -62,18 +65,19 @@ impl Loaded {
         }
         drop(one_at_a_time);
         let raw = NonNull::new(session);
-        let mut loaded = Loaded {
+        let mut made = RawSession {
             runtime: Arc::clone(runtime),
             raw: raw.ok_or_else(|| Error::internal("ONNX Runtime gave no session"))?,
             device: None,
             is_profiled: options.profile_prefix.is_some(),
+            _stream: gpu.and_then(|gpu| gpu.stream.clone()),
         };
         if let Some(gpu) = gpu {
             // SAFETY: the session is live, and goes after what is made here.
-            let device = unsafe { DeviceRun::new(runtime, loaded.raw, gpu)? };
-            loaded.device = Some(Box::new(device));
+            let device = unsafe { DeviceRun::new(runtime, made.raw, gpu)? };
+            made.device = Some(Box::new(device));
         }
-        Ok(loaded)
+        Ok(made)
     }
 
     /// Has the profile written, and tells where.
@@ -107,7 +111,7 @@ impl Loaded {
     }
 }
 
-impl Drop for Loaded {
+impl Drop for RawSession {
     fn drop(&mut self) {
         self.device = None;
         if self.is_profiled {
