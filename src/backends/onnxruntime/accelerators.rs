@@ -32,19 +32,26 @@ impl Accelerators {
     }
 
     /// The GPU of a session that enqueues on `stream`.
-    pub fn gpu(&self, stream: &DeviceStream, is_batching: bool) -> Gpu {
+    ///
+    /// # Errors
+    /// What the configuration has wrong.
+    pub fn gpu(&self, stream: &DeviceStream, config: &ModelConfig) -> Result<Gpu, Error> {
         let handle = stream.handle();
         let mut options = self.cuda.iter();
-        let has_graphs = options.any(|(key, value)| is_on(c"enable_cuda_graph", key, value));
-        Gpu {
-            graphs: has_graphs.then(|| GraphOptions {
+        let graphs = match options.any(|(key, value)| is_on(c"enable_cuda_graph", key, value)) {
+            true => Some(GraphOptions {
                 blocks: DeviceBlocks::of(stream),
                 stream: handle.clone(),
-                is_batching,
+                is_batching: config.max_batch_size() > 0,
+                has_ragged_inputs: config.inputs()?.iter().any(|input| input.is_ragged),
             }),
+            false => None,
+        };
+        Ok(Gpu {
+            graphs,
             stream: Some(handle.clone()),
             ..self.signature_gpu(handle.device())
-        }
+        })
     }
 }
 

@@ -150,9 +150,8 @@ impl Model {
         context: &InstanceContext,
         stream: Option<&DeviceStream>,
     ) -> Result<Session, Error> {
-        let is_batching = self.config.max_batch_size() > 0;
         let gpu = match stream {
-            Some(stream) => Some(self.accelerators.clone()?.gpu(stream, is_batching)),
+            Some(stream) => Some(self.accelerators.clone()?.gpu(stream, &self.config)?),
             None => None,
         };
         let mut options = self.options.clone();

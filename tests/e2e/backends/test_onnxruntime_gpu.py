@@ -380,6 +380,13 @@ class Graphs(OnnxGpuCase):
         graphs = accelerated(("cuda", {"enable_cuda_graph": 1}))
         repository.model("captured", BACKEND + "max_batch_size: 32\n" + ROWS + on_gpu() + graphs, files={"1/model.onnx": onnx_faults.SOUND})
         repository.model("open", PAIRS + graphs, files={"1/model.onnx": onnx_model.pairs()})
+        # A request's elements are its input's first dimension, and no output's.
+        first = onnx_model.model([("X", FLOAT, ("elements",))], [("Y", FLOAT, ("requests", 1))],
+                                 [onnx_model.node("Slice", ["X", "zero", "one"], ["S"]), onnx_model.node("Unsqueeze", ["S", "one"], ["Y"])],
+                                 [onnx_model.constant("zero", [0]), onnx_model.constant("one", [1])])
+        one = tensors("output", [("Y", "FP32", (1,))])
+        repository.model("ragged", BACKEND + "max_batch_size: 8\ninput { name: \"X\" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }\n"
+                         + one + on_gpu() + graphs, files={"1/model.onnx": first})
 
     def graph(self):
         return self.told("run")[-1]["graph"]
@@ -404,11 +411,19 @@ class Graphs(OnnxGpuCase):
         self.assertEqual(max(run["graph"][0] for run in self.told("run") if run["graph"]), self.SHAPES_MAX)
         self.assert_times("captured", given)
         self.assertEqual(self.graph(), [1, True])
+        # ONNX Runtime warns of an option of a run that is set again.
+        self.assertNotIn("already exists with value", self.server.output)
 
     def test_sizes_that_are_not_known(self):
         status, head, output = self.send("open", numpy.ones((4, 4), numpy.float32))
         self.assertEqual(status, 200, head)
         self.assertEqual(numpy.frombuffer(output, numpy.float32).tolist(), [0.25] * 16)
+        self.assertIsNone(self.graph())
+
+    def test_ragged_inputs(self):
+        status, head, output = self.send("ragged", numpy.arange(3, 8, dtype=numpy.float32).reshape(1, 5))
+        self.assertEqual(status, 200, head)
+        self.assertEqual(numpy.frombuffer(output, numpy.float32).tolist(), [3])
         self.assertIsNone(self.graph())
 
 

@@ -16,9 +16,6 @@ use super::runtime::Runtime;
 use super::table::OrtSession;
 use super::value::Value;
 
-/// Of a run that neither captures nor replays a graph.
-const NO_GRAPH: i32 = -1;
-
 /// What runs on a GPU need beside the session.
 pub(super) struct DeviceRun {
     binding: IoBinding,
@@ -87,13 +84,11 @@ impl DeviceRun {
             graphs,
             ..
         } = self;
-        if let Some(graphs) = graphs {
-            let graph = graphs.graph_for(feeds, targets)?;
-            options.set_graph(graph.as_ref().map_or(NO_GRAPH, |graph| graph.id))?;
-            if let Some(graph) = graph {
-                // SAFETY: the feeds stay until the run is over, also with an error: `run` waits.
-                return unsafe { replay(binding, memory, options, graph, feeds) };
-            }
+        if let Some(graphs) = graphs
+            && let Some(graph) = graphs.graph_for(options, feeds, targets)?
+        {
+            // SAFETY: the feeds stay until the run is over, also with an error: `run` waits.
+            return unsafe { replay(binding, memory, graph, feeds) };
         }
         let mut bound = binding.begin();
         for feed in feeds {
@@ -107,7 +102,7 @@ impl DeviceRun {
         for target in targets {
             places.push(bind_output(&mut bound, memory, target)?);
         }
-        let outputs = bound.run(options)?.into_iter().zip(places);
+        let outputs = bound.run(options.ordinary())?.into_iter().zip(places);
         Ok(outputs
             .map(|(value, place)| match place {
                 OutputPlace::Target => None,
@@ -125,7 +120,6 @@ impl DeviceRun {
 unsafe fn replay(
     binding: &mut IoBinding,
     memory: &GpuMemoryInfo,
-    options: &RunOptions,
     graph: &mut Graph,
     feeds: &[Feed<'_>],
 ) -> Result<Vec<Option<Value<'static>>>, Error> {
@@ -153,7 +147,7 @@ unsafe fn replay(
             Value::over_on_device(memory, *data_type, shape, target)?,
         )?;
     }
-    let values = bound.run(options)?.into_iter();
+    let values = bound.run(&graph.options)?.into_iter();
     let device = memory.device;
     Ok(values.map(|value| Some(value.on_device(device))).collect())
 }

@@ -5,10 +5,13 @@
 //! device or its size is not known, a run is an ordinary one.
 
 use std::ffi::CString;
+use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Feed, FeedData, Target};
 use sdk::{DataType, DeviceBlock, DeviceBlocks, Error, StreamHandle};
+
+use super::run_options::{RawRunOptions, RunOptions};
 
 /// Graphs of one session. Each keeps the memory of its tensors, and what ONNX Runtime keeps of it.
 const GRAPHS_MAX: usize = 16;
@@ -21,6 +24,9 @@ pub struct GraphOptions {
     pub stream: StreamHandle,
     /// Whether the first dimension of every tensor is the batch's.
     pub is_batching: bool,
+    /// Whether inputs of different sizes are joined, which leaves no dimension that outputs have
+    /// too.
+    pub has_ragged_inputs: bool,
 }
 
 /// The graphs of a session.
@@ -31,8 +37,8 @@ pub(super) struct Graphs {
 
 /// One graph, on memory of its own.
 pub(super) struct Graph {
-    /// ONNX Runtime's number of it; 0 is not to be used.
-    pub(super) id: i32,
+    /// Of the runs that capture and replay it.
+    pub(super) options: Arc<RawRunOptions>,
     stream: StreamHandle,
     /// In the order of the feeds.
     pub(super) inputs: Vec<GraphTensor>,
@@ -59,9 +65,11 @@ impl Graphs {
     /// The graph for a run, which is new if no run had these shapes; none if it cannot have one.
     ///
     /// # Errors
-    /// `Unavailable` if the device has no room for its tensors.
+    /// `Unavailable` if the device has no room for its tensors; `Internal` with ONNX Runtime's own
+    /// words.
     pub(super) fn graph_for(
         &mut self,
+        options: &RunOptions,
         feeds: &[Feed<'_>],
         targets: &[Target<'_, '_>],
     ) -> Result<Option<&mut Graph>, Error> {
@@ -79,13 +87,14 @@ impl Graphs {
         let Some(shapes) = self.output_shapes(feeds, targets) else {
             return Ok(None);
         };
-        let graph = self.make(feeds, targets, shapes)?;
+        let graph = self.make(options, feeds, targets, shapes)?;
         self.known.push(graph);
         Ok(self.known.last_mut())
     }
 
     fn make(
         &self,
+        options: &RunOptions,
         feeds: &[Feed<'_>],
         targets: &[Target<'_, '_>],
         output_shapes: Vec<Vec<i64>>,
@@ -96,8 +105,10 @@ impl Graphs {
         let outputs = targets.iter().zip(output_shapes).map(|(target, shape)| {
             self.tensor(target.info.name.clone(), target.info.data_type, shape)
         });
+        // 0 is not to be used.
+        let id = i32::try_from(self.known.len() + 1).unwrap_or(i32::MAX);
         Ok(Graph {
-            id: i32::try_from(self.known.len() + 1).unwrap_or(i32::MAX),
+            options: options.of_graph(id)?,
             stream: self.options.stream.clone(),
             inputs: inputs.collect::<Result<_, Error>>()?,
             outputs: outputs.collect::<Result<_, Error>>()?,
@@ -126,8 +137,11 @@ impl Graphs {
         feeds: &[Feed<'_>],
         targets: &[Target<'_, '_>],
     ) -> Option<Vec<Vec<i64>>> {
+        if self.options.has_ragged_inputs {
+            return None;
+        }
         let rows = match self.options.is_batching {
-            true => Some(feeds.first()?.shape.first().copied()?),
+            true => Some(common_rows(feeds.iter().map(|feed| feed.shape))?),
             false => None,
         };
         let is_fixed = |target: &Target<'_, '_>| target.info.data_type.element_bytes().is_some();
@@ -136,6 +150,14 @@ impl Graphs {
             .map(|target| shape_of(&target.info.dims, rows).filter(|_| is_fixed(target)))
             .collect()
     }
+}
+
+/// The first dimension of all shapes, if there is one that they have in common.
+fn common_rows<'s>(mut shapes: impl Iterator<Item = &'s [i64]>) -> Option<i64> {
+    let rows = *shapes.next()?.first()?;
+    shapes
+        .all(|shape| shape.first() == Some(&rows))
+        .then_some(rows)
 }
 
 /// Dimensions of an output of so many rows, if the model leaves no other open.
@@ -194,6 +216,19 @@ mod tests {
             (&[], None, Some(vec![])),
         ] {
             assert_eq!(shape_of(dims, rows), expected, "{dims:?} {rows:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_those_that_all_inputs_have() {
+        for (shapes, expected) in [
+            (&[&[3, 4][..], &[3]][..], Some(3)),
+            (&[&[3, 4], &[2, 4]], None),
+            (&[&[3], &[]], None),
+            (&[&[]], None),
+            (&[], None),
+        ] {
+            assert_eq!(common_rows(shapes.iter().copied()), expected, "{shapes:?}");
         }
     }
 }

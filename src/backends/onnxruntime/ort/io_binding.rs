@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conch_backend_sdk::Error;
 
-use super::run_options::RunOptions;
+use super::run_options::RawRunOptions;
 use super::runtime::Runtime;
 use super::table::{OrtIoBinding, OrtMemoryInfo, OrtSession};
 use super::value::Value;
@@ -117,7 +117,7 @@ impl<'m> BindingGuard<'_, 'm> {
     ///
     /// # Errors
     /// `Internal` with ONNX Runtime's own words.
-    pub(super) fn run(&mut self, options: &RunOptions) -> Result<Vec<Value<'static>>, Error> {
+    pub(super) fn run(&mut self, options: &RawRunOptions) -> Result<Vec<Value<'static>>, Error> {
         let IoBinding {
             runtime,
             session,

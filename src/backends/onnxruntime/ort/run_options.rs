@@ -1,9 +1,9 @@
 //! Options of a session's runs, among them the one that ends a run.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_backend_sdk as sdk;
 use sdk::engine::c_string;
@@ -12,78 +12,145 @@ use sdk::{Error, Interrupt};
 use super::runtime::Runtime;
 use super::table::OrtRunOptions;
 
-/// Options for one run at a time.
+/// Key of the option that has a run capture or replay the CUDA graph of a number.
+const GRAPH: &CStr = c"gpu_graph_id";
+/// Of a run that does neither.
+const NO_GRAPH: i32 = -1;
+
+/// Options for one run at a time. Each graph has options of its own, since ONNX Runtime logs a
+/// warning whenever an option is set again.
 pub(super) struct RunOptions {
     runtime: Arc<Runtime>,
-    raw: NonNull<OrtRunOptions>,
+    /// Of the configuration of every run.
+    entries: Vec<(CString, CString)>,
+    /// Of runs without a graph.
+    ordinary: RawRunOptions,
+    /// By the number of the graph. Locked where one is made and where a run is ended, never by a
+    /// run.
+    of_graphs: Mutex<Vec<(i32, Arc<RawRunOptions>)>>,
     is_interrupted: AtomicBool,
 }
 
-// SAFETY: after they were made only the flag that ends a run changes, which ONNX Runtime has set on
-// any thread while a run reads it.
-unsafe impl Send for RunOptions {}
-// SAFETY: as above.
-unsafe impl Sync for RunOptions {}
-
 impl RunOptions {
+    /// `has_graphs`: whether some runs of the session capture or replay a graph.
+    ///
     /// # Errors
     /// `Internal` with ONNX Runtime's own words.
     pub(super) fn new(
         runtime: &Arc<Runtime>,
         entries: &[(CString, CString)],
+        has_graphs: bool,
     ) -> Result<Self, Error> {
-        let table = &runtime.table;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the result is writable; the wrapper releases it.
-        unsafe { table.check((table.create_run_options)(&raw mut raw))? };
-        let raw =
-            NonNull::new(raw).ok_or_else(|| Error::internal("ONNX Runtime gave no run options"))?;
-        let options = RunOptions {
-            runtime: Arc::clone(runtime),
-            raw,
-            is_interrupted: AtomicBool::new(false),
-        };
-        for (key, value) in entries {
-            // SAFETY: the options are ours; both strings are NUL-terminated and copied.
-            unsafe {
-                table.check((table.add_run_config)(
-                    raw.as_ptr(),
-                    key.as_ptr(),
-                    value.as_ptr(),
-                ))?;
-            }
+        let ordinary = RawRunOptions::new(runtime, entries)?;
+        if has_graphs {
+            ordinary.add(GRAPH, &c_string(&NO_GRAPH.to_string())?)?;
         }
-        Ok(options)
+        Ok(RunOptions {
+            runtime: Arc::clone(runtime),
+            entries: entries.to_vec(),
+            ordinary,
+            of_graphs: Mutex::default(),
+            is_interrupted: AtomicBool::new(false),
+        })
     }
 
-    pub(super) fn as_ptr(&self) -> *const OrtRunOptions {
-        self.raw.as_ptr()
+    /// Options of runs without a graph.
+    pub(super) fn ordinary(&self) -> &RawRunOptions {
+        &self.ordinary
     }
 
-    /// Has the next run replay the graph of this number, or capture it; -1: neither.
+    /// Options of runs that replay the graph of this number, the first of which captures it.
     ///
     /// # Errors
     /// `Internal` with ONNX Runtime's own words.
-    pub(super) fn set_graph(&self, id: i32) -> Result<(), Error> {
-        let value = c_string(&id.to_string())?;
-        let table = &self.runtime.table;
-        // SAFETY: the options are ours, and no run reads them; both strings are NUL-terminated and
-        // copied.
-        unsafe {
-            let (raw, key) = (self.raw.as_ptr(), c"gpu_graph_id".as_ptr());
-            table.check((table.add_run_config)(raw, key, value.as_ptr()))
+    pub(super) fn of_graph(&self, id: i32) -> Result<Arc<RawRunOptions>, Error> {
+        let mut of_graphs = self.of_graphs();
+        if let Some((_, options)) = of_graphs.iter().find(|(known, _)| *known == id) {
+            return Ok(Arc::clone(options));
         }
+        let options = Arc::new(RawRunOptions::new(&self.runtime, &self.entries)?);
+        options.add(GRAPH, &c_string(&id.to_string())?)?;
+        if self.is_interrupted() {
+            options.terminate();
+        }
+        of_graphs.push((id, Arc::clone(&options)));
+        Ok(options)
     }
 
     /// Whether the run was told to end.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_interrupted.load(Ordering::Relaxed)
     }
+
+    fn of_graphs(&self) -> MutexGuard<'_, Vec<(i32, Arc<RawRunOptions>)>> {
+        let of_graphs = self.of_graphs.lock();
+        of_graphs.unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Interrupt for RunOptions {
     fn interrupt(&self) {
+        // First: options that are made while this waits for the lock see it.
         self.is_interrupted.store(true, Ordering::Relaxed);
+        self.ordinary.terminate();
+        for (_, options) in self.of_graphs().iter() {
+            options.terminate();
+        }
+    }
+
+    fn reset(&self) {
+        self.is_interrupted.store(false, Ordering::Relaxed);
+        self.ordinary.allow();
+        for (_, options) in self.of_graphs().iter() {
+            options.allow();
+        }
+    }
+}
+
+/// Options of ONNX Runtime's for runs.
+pub(super) struct RawRunOptions {
+    runtime: Arc<Runtime>,
+    raw: NonNull<OrtRunOptions>,
+}
+
+// SAFETY: after they were made only the flag that ends a run changes, which ONNX Runtime has set on
+// any thread while a run reads it.
+unsafe impl Send for RawRunOptions {}
+// SAFETY: as above.
+unsafe impl Sync for RawRunOptions {}
+
+impl RawRunOptions {
+    fn new(runtime: &Arc<Runtime>, entries: &[(CString, CString)]) -> Result<Self, Error> {
+        let table = &runtime.table;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the result is writable; the wrapper releases it.
+        unsafe { table.check((table.create_run_options)(&raw mut raw))? };
+        let raw =
+            NonNull::new(raw).ok_or_else(|| Error::internal("ONNX Runtime gave no run options"))?;
+        let options = RawRunOptions {
+            runtime: Arc::clone(runtime),
+            raw,
+        };
+        for (key, value) in entries {
+            options.add(key, value)?;
+        }
+        Ok(options)
+    }
+
+    /// Adds an entry, before the first run.
+    fn add(&self, key: &CStr, value: &CStr) -> Result<(), Error> {
+        let (table, raw) = (&self.runtime.table, self.raw.as_ptr());
+        // SAFETY: the options are ours, and no run reads them; both strings are NUL-terminated and
+        // copied.
+        unsafe { table.check((table.add_run_config)(raw, key.as_ptr(), value.as_ptr())) }
+    }
+
+    pub(super) fn as_ptr(&self) -> *const OrtRunOptions {
+        self.raw.as_ptr()
+    }
+
+    /// Has the run that is going on end, and those that begin.
+    fn terminate(&self) {
         let table = &self.runtime.table;
         // SAFETY: live; may be called while a run reads the flag.
         if let Err(error) = unsafe { table.check((table.set_terminate)(self.raw.as_ptr())) } {
@@ -91,8 +158,8 @@ impl Interrupt for RunOptions {
         }
     }
 
-    fn reset(&self) {
-        self.is_interrupted.store(false, Ordering::Relaxed);
+    /// Has runs go on again.
+    fn allow(&self) {
         let table = &self.runtime.table;
         // SAFETY: live, and no run is going on.
         if let Err(error) = unsafe { table.check((table.unset_terminate)(self.raw.as_ptr())) } {
@@ -101,9 +168,9 @@ impl Interrupt for RunOptions {
     }
 }
 
-impl Drop for RunOptions {
+impl Drop for RawRunOptions {
     fn drop(&mut self) {
-        // SAFETY: ours, and no run is going on, since the session holds them.
+        // SAFETY: ours, and no run is going on, since the session or its graph holds them.
         unsafe { (self.runtime.table.release_run_options)(self.raw.as_ptr()) };
     }
 }

@@ -45,13 +45,14 @@ impl Session {
         options: &SessionOptions,
         gpu: Option<&Gpu>,
     ) -> Result<Self, Error> {
-        let run_options = Arc::new(RunOptions::new(runtime, &options.run_entries)?);
+        let has_graphs = gpu.is_some_and(|gpu| gpu.graphs.is_some());
+        let run_options = RunOptions::new(runtime, &options.run_entries, has_graphs)?;
         let path = c_path(model)?;
         let session = RawSession::create(runtime, &path, options, gpu)?;
         Ok(Session {
             signature: read_signature(&session)?,
             session,
-            run_options,
+            run_options: Arc::new(run_options),
             renewal: (!options.providers.is_empty()).then(|| {
                 Box::new(Renewal {
                     path,
@@ -160,7 +161,7 @@ impl Session {
         let status = unsafe {
             (table.run)(
                 self.session.raw.as_ptr(),
-                self.run_options.as_ptr(),
+                self.run_options.ordinary().as_ptr(),
                 input_names.as_ptr(),
                 input_values.as_ptr(),
                 input_values.len(),
