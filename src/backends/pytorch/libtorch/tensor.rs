@@ -1,6 +1,7 @@
 //! Tensors of torch's.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
@@ -103,7 +104,10 @@ impl Tensor {
             )
         };
         let name = feed.name.to_string_lossy();
-        torch.check(status, &format!("cannot make a tensor of input '{name}'"))?;
+        torch.check(
+            status,
+            format_args!("cannot make a tensor of input '{name}'"),
+        )?;
         // SAFETY: made above, and nobody else's.
         unsafe { Self::own(torch, raw) }
     }
@@ -146,10 +150,9 @@ impl Tensor {
                 &raw mut raw,
             )
         };
-        torch.check(
-            status,
-            &format!("cannot make a tensor of shape {}", shape_text(shape)),
-        )?;
+        let doing =
+            fmt::from_fn(|f| write!(f, "cannot make a tensor of shape {}", shape_text(shape)));
+        torch.check(status, doing)?;
         // SAFETY: made above, and nobody else's.
         unsafe { Self::own(torch, raw) }
     }
@@ -376,8 +379,12 @@ fn contiguous_strides(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// Whether elements lie in row order. The stride of a dimension of one row means nothing.
+/// Whether elements lie in row order. The stride of a dimension of one row means nothing, nor do
+/// those of a tensor without elements.
 fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
+    if shape.contains(&0) {
+        return true;
+    }
     let expected = contiguous_strides(shape);
     let mut dimensions = shape.iter().zip(strides).zip(&expected);
     dimensions.all(|((&size, stride), expected)| size <= 1 || stride == expected)
@@ -403,6 +410,7 @@ mod tests {
             (&[1, 3], &[77, 1], true),
             (&[2, 3], &[0, 1], false),
             (&[], &[], true),
+            (&[2, 0, 3], &[1, 6, 2], true),
         ] {
             assert_eq!(
                 is_contiguous(shape, strides),

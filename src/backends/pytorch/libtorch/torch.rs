@@ -162,8 +162,8 @@ impl Torch {
         });
     }
 
-    /// Makes an error of what a function of the C interface returned.
-    pub(super) fn check(&self, status: Status, doing: &str) -> Result<(), Error> {
+    /// Makes an error of what a function of the C interface returned. `doing` is only written then.
+    pub(super) fn check(&self, status: Status, doing: impl fmt::Display) -> Result<(), Error> {
         if status == 0 {
             return Ok(());
         }
