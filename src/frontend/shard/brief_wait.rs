@@ -3,8 +3,8 @@
 //! A shard with one connection of HTTP/1 has only one thing to wait for at any time: the reply to
 //! the one request in flight, or the next request. Everything else that may come (new connections,
 //! heartbeats, drain) comes through the mailbox. Such a shard blocks on the mailbox, or on the
-//! socket, for a short time. A core that replies then wakes a thread that is parked, which is
-//! cheaper than the event of an executor; and glommio takes five system calls to go to sleep.
+//! socket, for a short time, where that is cheaper than the executor's way into sleep and out of it
+//! (`GAINS_BY_BRIEF_WAITS` of the runtime: so it is with glommio).
 //!
 //! A wait lasts [`WAIT_NS_MAX`] at most, and the mailbox is looked at between two waits: so late
 //! may a message of another thread be handled, or the end of the connection be noticed. None begins

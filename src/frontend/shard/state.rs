@@ -17,7 +17,7 @@ use super::drain::{DrainFuture, DrainSignal};
 use super::in_flight::InFlight;
 use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
-use super::runtime::Task;
+use super::runtime::{GAINS_BY_BRIEF_WAITS, Task};
 use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
@@ -86,7 +86,7 @@ impl Shard {
             tasks: RefCell::new(Slab::new()),
             completion,
             yield_policy: YieldPolicy::new(!options.shards_spin),
-            brief_wait: BriefWait::new(!options.shards_spin),
+            brief_wait: BriefWait::new(GAINS_BY_BRIEF_WAITS && !options.shards_spin),
             pump_waker: RefCell::new(None),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),

@@ -21,6 +21,11 @@ use super::{RuntimeOptions, SPIN};
 /// What each executor insists on being allowed to lock in memory.
 pub const LOCKED_BYTES_MIN: Option<u64> = Some(512 << 10);
 
+/// Whether a shard with one connection saves anything by waiting outside of the executor, see
+/// `brief_wait.rs`: it takes five system calls to go to sleep, and a thread that is parked takes
+/// one.
+pub(crate) const GAINS_BY_BRIEF_WAITS: bool = true;
+
 /// After this long a turn ends though tasks keep waking themselves; no task of ours does (see
 /// [`yield_now`]), so it is a backstop.
 ///

@@ -10,12 +10,13 @@ mod own;
 
 #[cfg(feature = "glommio")]
 pub(crate) use self::glommio::{
-    GlommioSocket as Socket, GlommioTask as Task, GlommioThread as RuntimeThread,
-    GlommioTimer as Timer, spawn, yield_now,
+    GAINS_BY_BRIEF_WAITS, GlommioSocket as Socket, GlommioTask as Task,
+    GlommioThread as RuntimeThread, GlommioTimer as Timer, spawn, yield_now,
 };
 #[cfg(not(feature = "glommio"))]
 pub(crate) use self::own::{
-    RingSocket as Socket, RingThread as RuntimeThread, Task, Timer, spawn, yield_now,
+    GAINS_BY_BRIEF_WAITS, RingSocket as Socket, RingThread as RuntimeThread, Task, Timer, spawn,
+    yield_now,
 };
 
 #[cfg(feature = "glommio")]
