@@ -26,10 +26,11 @@ pub fn launch(driver: &'static Driver, launch: Launch, stream: usize) -> Result<
         return Ok(());
     }
     let device = driver.devices.get(launch.device).ok_or(INVALID_HANDLE)?;
+    // Counted here: the device may break before the kernel begins.
+    let breaks = device.health.breaks();
     stream.enqueue(Box::new(move || {
         pause(&driver.kernel_us);
         faults::pass("kernel").map_or(Ok(()), Err)?;
-        let breaks = device.health.breaks();
         let is_broken = || {
             driver.follow_orders();
             device.health.breaks() != breaks

@@ -140,6 +140,8 @@ fn timed_events_tell_how_far_they_are_apart() {
     assert_eq!(cu!(cuEventElapsedTime(&mut milliseconds, first, last)), 400);
     let (address, source) = (alloc(16), pinned(16));
     ok!(cuEventRecord(first, stream));
+    // Reached before the copy is held, however busy the machine is.
+    ok!(cuEventSynchronize(first));
     hold_copies();
     ok!(cuMemcpyHtoDAsync_v2(
         address,
