@@ -86,7 +86,7 @@ impl Shard {
             tasks: RefCell::new(Slab::new()),
             completion,
             yield_policy: YieldPolicy::new(!options.shards_spin),
-            brief_wait: BriefWait::new(GAINS_BY_BRIEF_WAITS && !options.shards_spin),
+            brief_wait: BriefWait::new(!options.shards_spin, GAINS_BY_BRIEF_WAITS),
             pump_waker: RefCell::new(None),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),

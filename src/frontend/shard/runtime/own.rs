@@ -27,9 +27,9 @@ const RING_ENTRIES_MIN: u32 = 64;
 const LOCKED_BYTES_USUAL: u64 = 8 << 20;
 
 /// Whether a shard with one connection saves anything by waiting outside of the executor, see
-/// `brief_wait.rs`. Requests of 64 bytes, one at a time, cost 66 us of CPU with the waits and 61
-/// without where shard and client have a CPU each, 92 and 64 where they share two; one that a model
-/// in Python answers 103 to 114 and 103, 121 and 96.
+/// `brief_wait.rs`. Requests of 64 bytes, one at a time, cost 66 us of CPU with the waits and 59
+/// without where shard and client have a CPU each, 82 and 60 where they share two; one that a model
+/// in Python answers 114 and 99, 121 and 115.
 pub(crate) const GAINS_BY_BRIEF_WAITS: bool = false;
 
 /// The handle of a thread with an executor.
