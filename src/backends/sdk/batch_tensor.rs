@@ -65,7 +65,7 @@ impl BatchInput {
     /// `InvalidArgument` if a request lacks the source input, or a number is too large for the data
     /// type; whatever the server reports.
     pub(crate) fn make(&self, batch: &Batch<'_>) -> Result<(Vec<i64>, Vec<i64>), Error> {
-        let mut made = Made::new(self.kind);
+        let mut made = BatchInputBuilder::new(self.kind);
         for request in batch.requests() {
             made.add(request.input(&self.source)?.shape())
                 .ok_or_else(|| self.overflow())?;
@@ -92,7 +92,7 @@ impl BatchInput {
 }
 
 /// A batch input as the requests' shapes come.
-struct Made {
+struct BatchInputBuilder {
     kind: BatchInputKind,
     numbers: Vec<i64>,
     /// Of all requests so far, or the most of one.
@@ -101,13 +101,13 @@ struct Made {
     dimension_count: i64,
 }
 
-impl Made {
-    fn new(kind: BatchInputKind) -> Made {
+impl BatchInputBuilder {
+    fn new(kind: BatchInputKind) -> BatchInputBuilder {
         let numbers = match kind {
             BatchInputKind::AccumulatedElementCountWithZero => vec![0],
             _ => Vec::new(),
         };
-        Made {
+        BatchInputBuilder {
             kind,
             numbers,
             total: 0,
@@ -249,7 +249,7 @@ mod tests {
             ("BATCH_ITEM_SHAPE", vec![4, 1], vec![3, 2, 2, 1]),
             ("BATCH_ITEM_SHAPE_FLATTEN", vec![4], vec![3, 2, 2, 1]),
         ] {
-            let mut made = Made::new(BatchInputKind::parse(name).unwrap());
+            let mut made = BatchInputBuilder::new(BatchInputKind::parse(name).unwrap());
             for shape in shapes {
                 made.add(shape).unwrap();
             }
@@ -260,11 +260,13 @@ mod tests {
 
     #[test]
     fn numbers_too_large_are_refused() {
-        let mut made = Made::new(BatchInputKind::AccumulatedElementCount);
+        let mut made = BatchInputBuilder::new(BatchInputKind::AccumulatedElementCount);
         assert!(made.add(&[i64::MAX]).is_some());
         assert!(made.add(&[1]).is_none());
         assert!(
-            Made::new(BatchInputKind::ItemShape).add(&[]).is_none(),
+            BatchInputBuilder::new(BatchInputKind::ItemShape)
+                .add(&[])
+                .is_none(),
             "no batch dimension"
         );
         let input = |data_type| BatchInput {

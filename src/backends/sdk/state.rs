@@ -50,21 +50,10 @@ impl State<'_> {
     /// # Errors
     /// `Unsupported` if the server insists on GPU memory; otherwise whatever the server reports.
     pub fn buffer(&mut self, byte_count: usize) -> Result<Buffer<'_>, Error> {
-        let mut buffer: *mut c_void = ptr::null_mut();
-        let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
-        let mut memory_type_id = 0;
-        // SAFETY: the state is live until updated, the results are writable, and the wrapper stays
-        // borrowed as long as its buffer.
-        unsafe {
-            Error::check(abi::TRITONBACKEND_StateBuffer(
-                self.raw.as_ptr(),
-                &raw mut buffer,
-                byte_count as u64,
-                &raw mut memory_type,
-                &raw mut memory_type_id,
-            ))?;
-            Buffer::new(buffer, byte_count, memory_type, c"a sequence state")
-        }
+        let (buffer, memory_type, _) = self.raw_buffer(byte_count, MemoryPlace::CPU)?;
+        // SAFETY: the server's buffer has that many bytes, and the wrapper stays borrowed as long
+        // as it.
+        unsafe { Buffer::new(buffer, byte_count, memory_type, c"a sequence state") }
     }
 
     /// As [`buffer`](Self::buffer), in `preferred` or wherever the server puts it.
@@ -76,10 +65,22 @@ impl State<'_> {
         byte_count: usize,
         preferred: MemoryPlace,
     ) -> Result<MemoryTarget<'_>, Error> {
+        let (buffer, memory_type, id) = self.raw_buffer(byte_count, preferred)?;
+        let place = place_of(memory_type, id)?;
+        // SAFETY: as for `buffer`.
+        unsafe { MemoryTarget::new(buffer, byte_count, place, c"a sequence state") }
+    }
+
+    /// Memory of the server's, and where it lies.
+    fn raw_buffer(
+        &mut self,
+        byte_count: usize,
+        preferred: MemoryPlace,
+    ) -> Result<(*mut c_void, abi::TRITONSERVER_MemoryType, i64), Error> {
         let mut buffer: *mut c_void = ptr::null_mut();
         let mut memory_type = raw_kind(preferred.kind);
         let mut memory_type_id = preferred.id;
-        // SAFETY: as for `buffer`.
+        // SAFETY: the state is live until updated, and the results are writable.
         unsafe {
             Error::check(abi::TRITONBACKEND_StateBuffer(
                 self.raw.as_ptr(),
@@ -88,9 +89,8 @@ impl State<'_> {
                 &raw mut memory_type,
                 &raw mut memory_type_id,
             ))?;
-            let place = place_of(memory_type, memory_type_id)?;
-            MemoryTarget::new(buffer, byte_count, place, c"a sequence state")
         }
+        Ok((buffer, memory_type, memory_type_id))
     }
 
     /// Makes the value the one that the sequence's next request gets.
@@ -99,29 +99,29 @@ impl State<'_> {
     /// Whatever the server reports.
     pub fn update(self) -> Result<(), Error> {
         // SAFETY: the request is live during the wrapper's life.
-        unsafe { self.keep().update() }
+        unsafe { self.defer().apply() }
     }
 
     /// Leaves the update for when the batch is finished.
-    pub(crate) fn keep(self) -> KeptState {
-        KeptState(self.raw)
+    pub(crate) fn defer(self) -> StateUpdate {
+        StateUpdate(self.raw)
     }
 }
 
-/// A state whose next value is being made. It and its memory are the request's; nothing is lost
-/// when this is dropped, and the sequence keeps its value.
-pub(crate) struct KeptState(NonNull<abi::TRITONBACKEND_State>);
+/// The update of a state whose next value is still being written. The state and its memory are the
+/// request's; if this is dropped, nothing is lost, and the sequence keeps its value.
+pub(crate) struct StateUpdate(NonNull<abi::TRITONBACKEND_State>);
 
 // SAFETY: the server lets any thread use a state, one at a time.
-unsafe impl Send for KeptState {}
+unsafe impl Send for StateUpdate {}
 
-impl KeptState {
+impl StateUpdate {
     /// # Errors
     /// Whatever the server reports.
     ///
     /// # Safety
     /// The request is live.
-    pub(crate) unsafe fn update(self) -> Result<(), Error> {
+    pub(crate) unsafe fn apply(self) -> Result<(), Error> {
         // SAFETY: by this function's contract; consumed by this call.
         unsafe { Error::check(abi::TRITONBACKEND_StateUpdate(self.0.as_ptr())) }
     }

@@ -7,8 +7,8 @@ use sdk::{DataType, DeviceBlock, DeviceBlocks, Error, MemorySource, StreamHandle
 
 use crate::facts::{Bounds, Facts, Tensor};
 use crate::limits::largest_bytes;
-use crate::trt::{Binding, Context, HostTensor, LateOutput};
-use crate::wiring::Way;
+use crate::trt::{Binding, Context, DataDependentOutput, HostTensor};
+use crate::wiring::TensorWiring;
 
 /// Where a tensor of a batch lies, unless it is used in place.
 pub enum Buffer {
@@ -17,7 +17,7 @@ pub enum Buffer {
     /// Values of a shape tensor.
     Host(HostTensor),
     /// An output whose size is known when it is made.
-    Late(LateOutput),
+    DataDependent(DataDependentOutput),
 }
 
 impl Buffer {
@@ -25,7 +25,7 @@ impl Buffer {
         match self {
             Buffer::Device(block) => Binding::Block(block),
             Buffer::Host(values) => Binding::Host(values),
-            Buffer::Late(output) => Binding::Late(output),
+            Buffer::DataDependent(output) => Binding::DataDependent(output),
         }
     }
 
@@ -33,7 +33,7 @@ impl Buffer {
     pub fn source(&self) -> Option<MemorySource<'_>> {
         match self {
             Buffer::Device(block) => Some(block.source()),
-            Buffer::Late(output) => Some(output.source()),
+            Buffer::DataDependent(output) => Some(output.source()),
             Buffer::Host(_) => None,
         }
     }
@@ -145,14 +145,14 @@ pub fn unspecified() -> Error {
 pub fn buffers(
     facts: &Facts,
     profiles: &[ProfileContext],
-    ways: &[Way],
+    wirings: &[TensorWiring],
     stream: &StreamHandle,
     instance: &str,
 ) -> Result<Vec<Buffer>, Error> {
     let blocks = DeviceBlocks::of_driver(stream);
-    let tensors = facts.tensors.iter().zip(ways).enumerate();
+    let tensors = facts.tensors.iter().zip(wirings).enumerate();
     tensors
-        .map(|(index, (tensor, way))| {
+        .map(|(index, (tensor, wiring))| {
             if tensor.is_shape {
                 let count = tensor.dims.iter().product::<i64>();
                 return Ok(Buffer::Host(HostTensor::new(
@@ -168,7 +168,7 @@ pub fn buffers(
                 .and_then(|sizes| sizes.iter().max())
                 .copied();
             let block = blocks.zeroed(stream, len.unwrap_or(0)).map_err(|error| {
-                let key = if matches!(way, Way::Input(_)) {
+                let key = if matches!(wiring, TensorWiring::Input(_)) {
                     "input"
                 } else {
                     "output"
@@ -184,7 +184,7 @@ pub fn buffers(
             })?;
             Ok(match len {
                 Some(_) => Buffer::Device(block),
-                None => Buffer::Late(LateOutput::new(&blocks, block)),
+                None => Buffer::DataDependent(DataDependentOutput::new(&blocks, block)),
             })
         })
         .collect()

@@ -6,12 +6,12 @@ use sdk::{CudaGraph, Error, StreamHandle};
 use crate::buffers::{Buffer, ProfileContext, bindings, set_shape, unspecified};
 use crate::facts::{Facts, check_shape, text};
 use crate::graphs::{GraphKey, GraphSpec, GraphSpecs, Graphs};
-use crate::wiring::{Feed, Way};
+use crate::wiring::{InputFeed, TensorWiring};
 
 /// What captures need of an instance.
 pub struct Capture<'c> {
     pub facts: &'c Facts,
-    pub ways: &'c [Way],
+    pub wirings: &'c [TensorWiring],
     pub stream: &'c StreamHandle,
     pub instance: &'c str,
 }
@@ -33,7 +33,7 @@ impl Capture<'_> {
         }
         if buffers
             .iter()
-            .any(|buffer| matches!(buffer, Buffer::Late(_)))
+            .any(|buffer| matches!(buffer, Buffer::DataDependent(_)))
         {
             sdk::warning!(
                 "Detected an output whose shape depends on data, CUDA graph is not captured for \
@@ -108,7 +108,7 @@ impl Capture<'_> {
     /// The shape of an input in a specification, and its lower bound. That of tensors which are not
     /// joined along the batch is whole.
     fn written_shape(&self, spec: &GraphSpec, index: usize) -> Result<(Vec<i64>, Vec<i64>), Error> {
-        let (tensor, way) = (&self.facts.tensors[index], &self.ways[index]);
+        let (tensor, wiring) = (&self.facts.tensors[index], &self.wirings[index]);
         let name = tensor.name();
         let (shape, lower) = match (
             spec.shapes.get(name.as_ref()),
@@ -122,7 +122,10 @@ impl Capture<'_> {
                 )));
             }
         };
-        let is_whole = matches!(way, Way::Input(Feed::Ragged | Feed::Made(_)));
+        let is_whole = matches!(
+            wiring,
+            TensorWiring::Input(InputFeed::Ragged | InputFeed::Shapes(_))
+        );
         let with_batch = |batch: i64, dims: &[i64]| -> Vec<i64> {
             let batch = (batch != 0 && !is_whole).then_some(batch);
             batch.into_iter().chain(dims.iter().copied()).collect()

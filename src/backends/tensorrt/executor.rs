@@ -14,12 +14,12 @@ use crate::facts::{Facts, check_shape};
 use crate::graphs::{GraphKey, GraphSpecs, Graphs};
 use crate::inputs::BatchInputs;
 use crate::limits::limits;
-use crate::outputs::{Made, OwnTarget, deliver_values, share_of};
+use crate::outputs::{EngineOutput, OwnTarget, deliver_values, share_of};
 use crate::profiles::{Profile, check_values, choose, profiles_of};
 use crate::settings::Settings;
 use crate::trt::{Binding, Context, Engine};
 use crate::validate::validate;
-use crate::wiring::{Way, wire};
+use crate::wiring::{TensorWiring, wire};
 
 /// Batches of an instance in flight: while one is computed, the next is brought, or the last taken
 /// away. Each has buffers of its own; contexts and the stream are shared.
@@ -58,7 +58,7 @@ struct Runner {
     model_name: String,
     profiles: Vec<Profile>,
     contexts: Vec<ProfileContext>,
-    ways: Vec<Way>,
+    wirings: Vec<TensorWiring>,
     engine: Arc<Engine>,
     stream: StreamHandle,
 }
@@ -74,7 +74,7 @@ impl Executor {
         for note in notes {
             sdk::warning!("{note}");
         }
-        let ways = wire(setup.config, facts)?;
+        let wirings = wire(setup.config, facts)?;
         let current = stream.current()?;
         let contexts = profiles
             .iter()
@@ -83,7 +83,13 @@ impl Executor {
                 ProfileContext::new(
                     profile.name.clone(),
                     Context::new(engine, setup.settings.strategy, which, &stream)?,
-                    limits(setup.model_name, setup.config, facts, &ways, profile.index)?,
+                    limits(
+                        setup.model_name,
+                        setup.config,
+                        facts,
+                        &wirings,
+                        profile.index,
+                    )?,
                     name,
                 )
             })
@@ -96,7 +102,7 @@ impl Executor {
                 model_name: setup.model_name.to_owned(),
                 profiles,
                 contexts,
-                ways,
+                wirings,
                 engine: Arc::clone(engine),
                 stream,
             },
@@ -147,10 +153,10 @@ impl Runner {
         let stream = self.stream.clone();
         let _current = stream.current()?;
         let facts = engine.facts();
-        let buffers = buffers(facts, &self.contexts, &self.ways, &stream, &self.name)?;
+        let buffers = buffers(facts, &self.contexts, &self.wirings, &stream, &self.name)?;
         let capture = Capture {
             facts,
-            ways: &self.ways,
+            wirings: &self.wirings,
             stream: &stream,
             instance: &self.name,
         };
@@ -207,7 +213,7 @@ impl Runner {
         let engine = Arc::clone(&self.engine);
         let facts = engine.facts();
         let batch = work.batch();
-        let inputs = BatchInputs::read(batch, facts, &self.ways, &self.name)?;
+        let inputs = BatchInputs::read(batch, facts, &self.wirings, &self.name)?;
         let at = choose(&self.profiles, facts, &inputs.given);
         self.check(&inputs, at)?;
         let is_batching = batch.max_batch_size() > 0;
@@ -326,10 +332,10 @@ impl Runner {
         let mut targets: Vec<(usize, OwnTarget<'w>)> = Vec::new();
         for (index, tensor) in facts.outputs() {
             let shape = profile.context.shape(&tensor.name)?;
-            if let (Some(made), true) = (
-                made(tensor, &self.ways[index], &shape, &buffers[index])?,
+            if let (Some(output), true) = (
+                engine_output(tensor, &self.wirings[index], &shape, &buffers[index])?,
                 run.graph.is_none(),
-            ) && let Some(own) = made.own_target(work)?
+            ) && let Some(own) = output.own_target(work)?
             {
                 targets.push((index, own));
             }
@@ -387,14 +393,14 @@ impl Runner {
         inputs: &BatchInputs,
         (buffer, shape, own): (&'w Buffer, Vec<i64>, Option<OwnTarget<'w>>),
     ) -> Result<(), Error> {
-        let (tensor, way) = (&facts.tensors[index], &self.ways[index]);
+        let (tensor, wiring) = (&facts.tensors[index], &self.wirings[index]);
         let shape = match buffer {
             Buffer::Host(values) => {
                 let count = shape.first().copied().unwrap_or(1);
                 let values = values.get(usize::try_from(count).unwrap_or(0), true);
                 return deliver_values(work, tensor, inputs, &values, &self.name);
             }
-            Buffer::Late(output) => output.shape().ok_or_else(|| {
+            Buffer::DataDependent(output) => output.shape().ok_or_else(|| {
                 let name = tensor.name();
                 Error::internal(format!("TensorRT told no shape of output '{name}'"))
             })?,
@@ -403,7 +409,7 @@ impl Runner {
         let Some(source) = buffer.source() else {
             return Ok(());
         };
-        let Some(made) = made(tensor, way, &shape, buffer)? else {
+        let Some(output) = engine_output(tensor, wiring, &shape, buffer)? else {
             return Err(Error::internal(format!(
                 "unable to calculate size for output '{}' for {}",
                 tensor.name(),
@@ -414,10 +420,10 @@ impl Runner {
             // Written by the engine.
             Some(own) if own.is_direct => Ok(()),
             Some(mut own) => {
-                let share = share_of(source, 0, made.byte_count)?;
+                let share = share_of(source, 0, output.byte_count)?;
                 work.copy_out(0, share, &mut own.target)
             }
-            None => made.deliver(work, inputs, source),
+            None => output.deliver(work, inputs, source),
         }
     }
 }
@@ -431,13 +437,13 @@ struct Run<'w> {
 }
 
 /// An output of a known shape; none if that is not known yet.
-fn made<'m>(
+fn engine_output<'m>(
     tensor: &'m crate::facts::Tensor,
-    way: &'m Way,
+    wiring: &'m TensorWiring,
     dims: &'m [i64],
     buffer: &Buffer,
-) -> Result<Option<Made<'m>>, Error> {
-    let (Way::Output(delivery), Some(data_type)) = (way, tensor.data_type) else {
+) -> Result<Option<EngineOutput<'m>>, Error> {
+    let (TensorWiring::Output(delivery), Some(data_type)) = (wiring, tensor.data_type) else {
         return Ok(None);
     };
     let Some(byte_count) = tensor.byte_count(dims) else {
@@ -455,7 +461,7 @@ fn made<'m>(
     if matches!(buffer, Buffer::Host(_)) {
         return Ok(None);
     }
-    Ok(Some(Made {
+    Ok(Some(EngineOutput {
         tensor,
         delivery,
         data_type,
@@ -467,7 +473,7 @@ fn made<'m>(
 /// The shapes in a graph's key, input by input.
 fn split(key: &[i64], inputs: &BatchInputs) -> Vec<Vec<i64>> {
     let mut rest = key.get(1..).unwrap_or_default();
-    let shape = |given: &crate::profiles::Given| {
+    let shape = |given: &crate::profiles::InputShape| {
         let (shape, after) = rest.split_at(given.dims.len().min(rest.len()));
         rest = after;
         shape.to_vec()

@@ -6,8 +6,8 @@ use sdk::{
 };
 
 use crate::facts::{Facts, Tensor};
-use crate::profiles::Given;
-use crate::wiring::{Feed, Way};
+use crate::profiles::InputShape;
+use crate::wiring::{InputFeed, TensorWiring};
 
 /// What TensorRT asks of addresses on a device. The driver's own allocations are multiples of it.
 pub const ALIGNMENT: u64 = sdk::DEVICE_ALIGNMENT;
@@ -17,7 +17,7 @@ pub struct BatchInputs {
     /// Rows of each request.
     pub rows: Vec<usize>,
     pub total: usize,
-    pub given: Vec<Given>,
+    pub given: Vec<InputShape>,
     /// Tensors that describe the batch, by the number of their input.
     made: Vec<(usize, Vec<u8>)>,
 }
@@ -30,7 +30,7 @@ impl BatchInputs {
     pub fn read(
         batch: &Batch<'_>,
         facts: &Facts,
-        ways: &[Way],
+        wirings: &[TensorWiring],
         instance: &str,
     ) -> Result<Self, Error> {
         let is_batching = batch.max_batch_size() > 0;
@@ -51,8 +51,8 @@ impl BatchInputs {
             given: Vec::new(),
             made: Vec::new(),
         };
-        for (index, (tensor, way)) in facts.tensors.iter().zip(ways).enumerate() {
-            if let Way::Input(feed) = way {
+        for (index, (tensor, wiring)) in facts.tensors.iter().zip(wirings).enumerate() {
+            if let TensorWiring::Input(feed) = wiring {
                 let given = inputs.read_one(batch, index, tensor, feed)?;
                 inputs.given.push(given);
             }
@@ -65,21 +65,21 @@ impl BatchInputs {
         batch: &Batch<'_>,
         index: usize,
         tensor: &Tensor,
-        feed: &Feed,
-    ) -> Result<Given, Error> {
+        feed: &InputFeed,
+    ) -> Result<InputShape, Error> {
         let is_batching = batch.max_batch_size() > 0;
         let total = dimension(self.total)?;
         let mut values = None;
         let dims = match feed {
-            Feed::Rows => joined_shape(batch, tensor, total, is_batching)?,
+            InputFeed::Rows => joined_shape(batch, tensor, total, is_batching)?,
             // One element per sequence, in as many dimensions as the engine has.
-            Feed::Control => {
+            InputFeed::Control => {
                 let rest = tensor.dims.len().saturating_sub(1);
                 std::iter::once(total)
                     .chain(std::iter::repeat_n(1, rest))
                     .collect()
             }
-            Feed::Ragged => {
+            InputFeed::Ragged => {
                 let mut sum = 0_i64;
                 for request in batch.requests() {
                     let count = element_count(request.input(&tensor.name)?.shape());
@@ -90,18 +90,18 @@ impl BatchInputs {
                 }
                 vec![sum]
             }
-            Feed::Made(input) => {
+            InputFeed::Shapes(input) => {
                 let mut gather = Gather::default();
                 let made = gather.describe(batch, input)?;
                 self.made.push((index, made.bytes.to_vec()));
                 made.shape
             }
-            Feed::Shape => {
+            InputFeed::Shape => {
                 values = Some(self.shape_values(batch, tensor, is_batching)?);
                 tensor.dims.clone()
             }
         };
-        Ok(Given {
+        Ok(InputShape {
             tensor: index,
             dims,
             values,

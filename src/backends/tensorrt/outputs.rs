@@ -8,7 +8,7 @@ use crate::inputs::{ALIGNMENT, BatchInputs};
 use crate::wiring::Delivery;
 
 /// An output as the engine made it.
-pub struct Made<'m> {
+pub struct EngineOutput<'m> {
     pub tensor: &'m Tensor,
     pub delivery: &'m Delivery,
     pub data_type: DataType,
@@ -25,7 +25,7 @@ pub struct OwnTarget<'w> {
     pub is_direct: bool,
 }
 
-impl Made<'_> {
+impl EngineOutput<'_> {
     /// Asks the response of the only request of a batch for memory.
     ///
     /// # Errors

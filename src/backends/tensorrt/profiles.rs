@@ -69,7 +69,7 @@ pub fn profiles_of(
 
 /// What a batch gives an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct InputShape {
     /// The tensor's number in the engine.
     pub tensor: usize,
     pub dims: Vec<i64>,
@@ -80,7 +80,7 @@ pub struct Given {
 /// The place in `profiles` of that which fits best: the one whose best shapes are nearest, by the
 /// sum of the differences of all dimensions and values. The first if none fits; the check of the
 /// shapes then tells what is wrong.
-pub fn choose(profiles: &[Profile], facts: &Facts, given: &[Given]) -> usize {
+pub fn choose(profiles: &[Profile], facts: &Facts, given: &[InputShape]) -> usize {
     if profiles.len() == 1 {
         return 0;
     }
@@ -96,7 +96,7 @@ pub fn choose(profiles: &[Profile], facts: &Facts, given: &[Given]) -> usize {
 }
 
 /// How far an input is from the best of a profile; none if it does not fit.
-fn distance(facts: &Facts, profile: usize, given: &Given) -> Option<i64> {
+fn distance(facts: &Facts, profile: usize, given: &InputShape) -> Option<i64> {
     let bounds = facts.bounds(profile, given.tensor)?;
     check_shape(&given.dims, bounds).ok()?;
     let mut sum = difference(&bounds.best, &given.dims);
@@ -197,7 +197,7 @@ mod tests {
             (&[8, 33], 0),
             (&[3], 0),
         ] {
-            let given = Given {
+            let given = InputShape {
                 tensor: 0,
                 dims: dims.to_vec(),
                 values: None,

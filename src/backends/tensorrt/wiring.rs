@@ -1,4 +1,4 @@
-//! The way of each tensor of an engine, decided once per instance.
+//! The wiring of each tensor of an engine, decided once per instance.
 
 use conch_backend_sdk as sdk;
 use sdk::{BatchInput, BatchOutput, Error, ModelConfig};
@@ -7,7 +7,7 @@ use crate::facts::{Facts, Tensor};
 
 /// Where an input of the engine comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Feed {
+pub enum InputFeed {
     /// Inputs of the requests, joined along the batch.
     Rows,
     /// The same, of a control of sequences: one element each.
@@ -15,7 +15,7 @@ pub enum Feed {
     /// Inputs of the requests, element after element.
     Ragged,
     /// Made from the shapes of the batch.
-    Made(BatchInput),
+    Shapes(BatchInput),
     /// Values of the first request.
     Shape,
 }
@@ -31,26 +31,26 @@ pub struct Delivery {
     pub cut: Option<BatchOutput>,
 }
 
-/// The way of each tensor, by its number.
+/// The wiring of each tensor, by its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    Input(Feed),
+pub enum TensorWiring {
+    Input(InputFeed),
     Output(Delivery),
 }
 
 /// # Errors
 /// What the configuration has wrong.
-pub fn wire(config: &ModelConfig, facts: &Facts) -> Result<Vec<Way>, Error> {
+pub fn wire(config: &ModelConfig, facts: &Facts) -> Result<Vec<TensorWiring>, Error> {
     let inputs = config.inputs()?;
     let outputs = config.outputs()?;
     let controls = config.controls()?;
     let batch_inputs = config.batch_inputs()?;
     let batch_outputs = config.batch_outputs()?;
     let states = config.states()?;
-    let way = |tensor: &Tensor| {
+    let wiring = |tensor: &Tensor| {
         let is_named = |name: &std::ffi::CStr| name == tensor.name.as_c_str();
         if !tensor.is_input {
-            return Way::Output(Delivery {
+            return TensorWiring::Output(Delivery {
                 is_response: outputs.iter().any(|output| is_named(&output.name)),
                 is_state: states.iter().any(|state| is_named(&state.output)),
                 cut: batch_outputs
@@ -60,24 +60,24 @@ pub fn wire(config: &ModelConfig, facts: &Facts) -> Result<Vec<Way>, Error> {
             });
         }
         if tensor.is_shape {
-            return Way::Input(Feed::Shape);
+            return TensorWiring::Input(InputFeed::Shape);
         }
         let made = batch_inputs
             .iter()
             .find(|input| input.targets.iter().any(|target| is_named(target)));
         if let Some(made) = made {
-            return Way::Input(Feed::Made(made.clone()));
+            return TensorWiring::Input(InputFeed::Shapes(made.clone()));
         }
         if controls.iter().any(|control| control.name == tensor.name()) {
-            return Way::Input(Feed::Control);
+            return TensorWiring::Input(InputFeed::Control);
         }
         let input = inputs.iter().find(|input| is_named(&input.name));
         match input.is_some_and(|input| input.is_ragged) {
-            true => Way::Input(Feed::Ragged),
-            false => Way::Input(Feed::Rows),
+            true => TensorWiring::Input(InputFeed::Ragged),
+            false => TensorWiring::Input(InputFeed::Rows),
         }
     };
-    Ok(facts.tensors.iter().map(way).collect())
+    Ok(facts.tensors.iter().map(wiring).collect())
 }
 
 #[cfg(test)]
@@ -120,18 +120,18 @@ mod tests {
                     {"kind": "CONTROL_SEQUENCE_START", "fp32_false_true": [0, 1]}]}],
                 "state": [{"input_name": "si", "output_name": "so", "data_type": "TYPE_FP32",
                            "dims": [2]}]}}));
-        let ways = wire(&config, &facts).unwrap();
-        let [a, r, n, start, s, si, y, so] = &ways[..] else {
-            panic!("{ways:?}")
+        let wirings = wire(&config, &facts).unwrap();
+        let [a, r, n, start, s, si, y, so] = &wirings[..] else {
+            panic!("{wirings:?}")
         };
-        assert_eq!([a, si], [&Way::Input(Feed::Rows); 2]);
-        assert_eq!(r, &Way::Input(Feed::Ragged));
-        assert!(matches!(n, Way::Input(Feed::Made(_))));
-        assert_eq!(start, &Way::Input(Feed::Control));
-        assert_eq!(s, &Way::Input(Feed::Shape));
+        assert_eq!([a, si], [&TensorWiring::Input(InputFeed::Rows); 2]);
+        assert_eq!(r, &TensorWiring::Input(InputFeed::Ragged));
+        assert!(matches!(n, TensorWiring::Input(InputFeed::Shapes(_))));
+        assert_eq!(start, &TensorWiring::Input(InputFeed::Control));
+        assert_eq!(s, &TensorWiring::Input(InputFeed::Shape));
         assert!(matches!(
             y,
-            Way::Output(Delivery {
+            TensorWiring::Output(Delivery {
                 is_response: true,
                 is_state: false,
                 cut: Some(_)
@@ -139,7 +139,7 @@ mod tests {
         ));
         assert!(matches!(
             so,
-            Way::Output(Delivery {
+            TensorWiring::Output(Delivery {
                 is_response: false,
                 is_state: true,
                 cut: None

@@ -17,7 +17,7 @@ const HELD: u64 = u64::MAX;
 
 /// Which memory a copy function takes at one of its ends.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum EndKind {
     Device,
     Host,
     /// Either, told by the address.
@@ -26,9 +26,9 @@ pub enum Kind {
 
 /// One end of a copy.
 #[derive(Clone, Copy)]
-pub struct End {
+pub struct CopyEnd {
     pub address: u64,
-    pub kind: Kind,
+    pub kind: EndKind,
 }
 
 /// Memory that a copy reads or writes, and what keeps it.
@@ -76,11 +76,11 @@ fn alias(piece: &Piece) -> Result<Segment, Code> {
 }
 
 /// Finds the memory at one end. Device memory must lie in what exists, to its last byte.
-fn resolve(driver: &Driver, end: End, len: usize, device: usize) -> Result<Memory, Code> {
+fn resolve(driver: &Driver, end: CopyEnd, len: usize, device: usize) -> Result<Memory, Code> {
     let space = lock(&driver.space);
     let is_device = space.window.contains(end.address);
     match (end.kind, is_device) {
-        (Kind::Device, false) | (Kind::Host, true) => return Err(INVALID_VALUE),
+        (EndKind::Device, false) | (EndKind::Host, true) => return Err(INVALID_VALUE),
         (_, true) => {
             return match space.pieces(end.address, len, device) {
                 Ok(pieces) => Ok(Memory::Device(pieces)),
@@ -111,8 +111,8 @@ fn resolve(driver: &Driver, end: End, len: usize, device: usize) -> Result<Memor
 /// of it again whenever a graph repeats what was captured.
 pub unsafe fn copy(
     driver: &'static Driver,
-    to: End,
-    from: End,
+    to: CopyEnd,
+    from: CopyEnd,
     len: usize,
     stream: usize,
 ) -> Result<(), Code> {
@@ -166,9 +166,9 @@ pub fn fill(
     if len == 0 || stream.capture.take(|| again) {
         return Ok(());
     }
-    let end = End {
+    let end = CopyEnd {
         address: to,
-        kind: Kind::Device,
+        kind: EndKind::Device,
     };
     let to = resolve(driver, end, len, stream.device)?;
     stream.enqueue(Box::new(move || {

@@ -33,7 +33,7 @@ pub enum Binding<'b> {
     /// Values of a shape tensor, in host memory of the slot.
     Host(&'b HostTensor),
     /// An output whose size is known when it is made.
-    Late(&'b LateOutput),
+    DataDependent(&'b DataDependentOutput),
 }
 
 /// Host memory of a shape tensor. It stays where it is until a run that uses it is over.
@@ -41,14 +41,14 @@ pub enum Binding<'b> {
 pub struct HostTensor(Mutex<Box<[u64]>>);
 
 /// An output that TensorRT asks memory for while it runs, at most once for a batch.
-pub struct LateOutput(Arc<LateMemory>);
+pub struct DataDependentOutput(Arc<DataDependentMemory>);
 
-struct LateMemory {
+struct DataDependentMemory {
     blocks: DeviceBlocks,
-    state: Mutex<LateState>,
+    state: Mutex<DataDependentState>,
 }
 
-struct LateState {
+struct DataDependentState {
     block: DeviceBlock,
     /// Blocks that became too short for the batch, which TensorRT may still use.
     outgrown: Vec<DeviceBlock>,
@@ -68,7 +68,7 @@ pub struct Context {
 
 /// What stands behind an output allocator of TensorRT's: the output of the slot that runs.
 #[derive(Default)]
-struct OutputAllocator(Mutex<Option<Arc<LateMemory>>>);
+struct OutputAllocator(Mutex<Option<Arc<DataDependentMemory>>>);
 
 // SAFETY: TensorRT lets any thread use a context, one at a time.
 unsafe impl Send for Context {}
@@ -116,12 +116,12 @@ impl HostTensor {
     }
 }
 
-impl LateOutput {
+impl DataDependentOutput {
     /// `block` is one of `blocks`, which has another where it is too short.
     pub fn new(blocks: &DeviceBlocks, block: DeviceBlock) -> Self {
-        LateOutput(Arc::new(LateMemory {
+        DataDependentOutput(Arc::new(DataDependentMemory {
             blocks: blocks.clone(),
-            state: Mutex::new(LateState {
+            state: Mutex::new(DataDependentState {
                 block,
                 outgrown: Vec::new(),
                 shape: None,
@@ -145,7 +145,7 @@ impl LateOutput {
     }
 }
 
-impl LateMemory {
+impl DataDependentMemory {
     /// Room for `len` bytes; returns where they begin.
     fn reserve(&self, len: usize) -> Result<u64, Error> {
         let mut state = lock(&self.state);
@@ -344,7 +344,7 @@ impl Context {
                 Binding::Source(source) => device(source.address()),
                 Binding::Target(target) => device(target.address()),
                 Binding::Host(values) => values.address(),
-                Binding::Late(output) => {
+                Binding::DataDependent(output) => {
                     self.offer(name, output)?;
                     continue;
                 }
@@ -368,7 +368,7 @@ impl Context {
     }
 
     /// Has TensorRT ask for the memory of an output while it runs.
-    fn offer(&mut self, name: &CStr, output: &LateOutput) -> Result<(), Error> {
+    fn offer(&mut self, name: &CStr, output: &DataDependentOutput) -> Result<(), Error> {
         if !self.late.contains_key(name) {
             let late = Arc::<OutputAllocator>::default();
             let outputs = RawOutputs {

@@ -12,7 +12,7 @@ mod log;
 mod runtime;
 mod shim;
 
-pub use context::{AllocationStrategy, Binding, Context, HostTensor, LateOutput};
+pub use context::{AllocationStrategy, Binding, Context, DataDependentOutput, HostTensor};
 pub use engine::Engine;
 pub use library::{Library, Places, register_plugins};
 pub use runtime::Runtime;

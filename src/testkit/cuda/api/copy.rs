@@ -6,27 +6,27 @@ use super::context::Context;
 use super::stream::Stream;
 use crate::call::call;
 use crate::code::{Code, INVALID_VALUE};
-use crate::copy::{End, Kind, copy, fill};
+use crate::copy::{CopyEnd, EndKind, copy, fill};
 use crate::driver::{Driver, lock};
 
-fn device(address: u64) -> End {
-    End {
+fn device(address: u64) -> CopyEnd {
+    CopyEnd {
         address,
-        kind: Kind::Device,
+        kind: EndKind::Device,
     }
 }
 
-fn host(address: *const c_void) -> End {
-    End {
+fn host(address: *const c_void) -> CopyEnd {
+    CopyEnd {
         address: address.expose_provenance() as u64,
-        kind: Kind::Host,
+        kind: EndKind::Host,
     }
 }
 
-fn any(address: u64) -> End {
-    End {
+fn any(address: u64) -> CopyEnd {
+    CopyEnd {
         address,
-        kind: Kind::Any,
+        kind: EndKind::Any,
     }
 }
 

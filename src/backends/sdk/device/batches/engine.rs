@@ -76,7 +76,7 @@ impl<'m> DeviceWork<'m> {
         let to = (target.take(source.len())?, target.place());
         let from = Some((source.address(), source.place()));
         self.copies.push(Stage::Out, owner, to, from, source.len());
-        self.enqueued.states.push((owner, state.keep()));
+        self.enqueued.updates.push((owner, state.defer()));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::device::pending::PendingWork;
 use crate::device::timeline::BatchTimeline;
-use crate::state::KeptState;
+use crate::state::StateUpdate;
 use crate::{Batch, DetachedBatch, Error};
 
 /// What was enqueued of a batch.
@@ -13,7 +13,7 @@ pub(super) struct EnqueuedWork {
     pub(super) pending: PendingWork,
     /// Next values of states, by the numbers of their requests: they take effect when the device
     /// is done.
-    pub(super) states: Vec<(usize, KeptState)>,
+    pub(super) updates: Vec<(usize, StateUpdate)>,
     /// Host memory that copies read.
     pub(super) bytes: Vec<Vec<u8>>,
     /// All marks were recorded: the last one tells when the device is done. Else it has nothing of
@@ -75,7 +75,7 @@ impl InFlightBatch {
         } = self;
         let EnqueuedWork {
             mut pending,
-            states,
+            updates,
             bytes,
             ..
         } = work;
@@ -92,7 +92,7 @@ impl InFlightBatch {
             timeline.extend_compute(noticed_ns);
         }
         batch.finish(|batch| {
-            answer(batch, failures, states, &timeline);
+            answer(batch, failures, updates, &timeline);
             Ok(())
         });
     }
@@ -101,7 +101,7 @@ impl InFlightBatch {
 fn answer(
     batch: &Batch<'_>,
     failures: Vec<(usize, Error)>,
-    states: Vec<(usize, KeptState)>,
+    updates: Vec<(usize, StateUpdate)>,
     timeline: &BatchTimeline,
 ) {
     batch.set_compute_times(timeline.staged_in_ns, timeline.computed_ns);
@@ -111,11 +111,11 @@ fn answer(
             found.get_or_insert(error);
         }
     }
-    for (owner, state) in states {
+    for (owner, update) in updates {
         // The state of a request that failed stays as it was.
         if let Some(found @ None) = errors.get_mut(owner) {
             // SAFETY: the request is one of the batch, which is not finished yet.
-            *found = unsafe { state.update() }.err();
+            *found = unsafe { update.apply() }.err();
         }
     }
     for (request, error) in batch.requests().zip(errors) {
