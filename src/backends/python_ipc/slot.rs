@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bell::{AtomicU32, AtomicU64, Bell, Ordering};
+use crate::bell::{AtomicU32, AtomicU64, Bell, Ordering, fence};
 #[cfg(not(loom))]
 use crate::{SLOT_AT, SharedSegment};
 
@@ -24,6 +24,8 @@ pub struct MessageSlot<'s> {
     offset: &'s AtomicU64,
     /// The sequence of the last message that the receiver took.
     taken: &'s AtomicU32,
+    /// The receiver sleeps, or is about to; the sender need not ring otherwise.
+    is_awaited: &'s AtomicU32,
 }
 
 impl<'s> MessageSlot<'s> {
@@ -39,6 +41,7 @@ impl<'s> MessageSlot<'s> {
             sequence: segment.word(SLOT_AT + 4).expect(inside),
             offset: segment.long_word(SLOT_AT + 8).expect(inside),
             taken: segment.word(SLOT_AT + 16).expect(inside),
+            is_awaited: segment.word(SLOT_AT + 20).expect(inside),
         }
     }
 
@@ -47,7 +50,12 @@ impl<'s> MessageSlot<'s> {
         self.offset.store(offset, Ordering::Relaxed);
         // Release: who sees the new sequence sees the offset, and the block.
         let before = self.sequence.fetch_add(1, Ordering::Release);
-        Bell::new(self.bell).ring();
+        // Pairs with that of `wait`: either this sees that the receiver waits, or the receiver sees
+        // the new sequence.
+        fence(Ordering::SeqCst);
+        if self.is_awaited.load(Ordering::Relaxed) != 0 {
+            Bell::new(self.bell).ring();
+        }
         before.wrapping_add(1)
     }
 
@@ -81,18 +89,24 @@ impl<'s> MessageSlot<'s> {
         let bell = Bell::new(self.bell);
         let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
         loop {
-            let seen = bell.count();
             if let Some(message) = self.poll(last) {
                 return Some(message);
-            }
-            if is_over() {
-                return None;
             }
             let left = deadline.map(|end| end.saturating_duration_since(std::time::Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            bell.wait(seen, left);
+            let seen = bell.count();
+            self.is_awaited.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let is_over = is_over();
+            if !is_over && self.poll(last).is_none() {
+                bell.wait(seen, left);
+            }
+            self.is_awaited.store(0, Ordering::Relaxed);
+            if is_over {
+                return self.poll(last);
+            }
         }
     }
 
@@ -149,6 +163,26 @@ mod tests {
     }
 
     #[test]
+    fn only_a_receiver_that_waits_is_rung_for() {
+        let segment = Arc::new(SharedSegment::create("slot", crate::CONTROL_BYTES).unwrap());
+        let slot = MessageSlot::of(&segment);
+        let rings = || slot.bell.load(Ordering::SeqCst);
+        slot.send(64);
+        assert!(slot.wait(0, None, || false).is_some());
+        assert_eq!(rings(), 0);
+        let waiting = thread::spawn({
+            let segment = Arc::clone(&segment);
+            move || MessageSlot::of(&segment).wait(1, None, || false)
+        });
+        while slot.is_awaited.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        slot.send(128);
+        assert_eq!(waiting.join().unwrap().unwrap().offset, 128);
+        assert_eq!(slot.is_awaited.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
     fn a_wait_ends_in_time_and_when_it_is_over() {
         let segment = Arc::new(SharedSegment::create("slot", crate::CONTROL_BYTES).unwrap());
         let slot = MessageSlot::of(&segment);
@@ -181,6 +215,7 @@ mod loom_tests {
         sequence: AtomicU32,
         offset: AtomicU64,
         taken: AtomicU32,
+        is_awaited: AtomicU32,
         is_over: AtomicBool,
     }
 
@@ -191,8 +226,26 @@ mod loom_tests {
                 sequence: &self.sequence,
                 offset: &self.offset,
                 taken: &self.taken,
+                is_awaited: &self.is_awaited,
             }
         }
+    }
+
+    #[test]
+    fn no_message_is_missed() {
+        loom::model(|| {
+            let words = Arc::new(Words::default());
+            let sender = thread::spawn({
+                let words = Arc::clone(&words);
+                move || {
+                    words.slot().send(7);
+                }
+            });
+            // Nobody else would ring.
+            let message = words.slot().wait(0, None, || false).unwrap();
+            assert_eq!((message.offset, message.sequence), (7, 1));
+            sender.join().unwrap();
+        });
     }
 
     #[test]

@@ -87,5 +87,19 @@ class PythonModel(unittest.TestCase):
                 self.assertEqual(json.loads(run(ask.replace("localhost:8000", server.http))), json.loads(printed))
 
 
+class Backends(unittest.TestCase):
+    """The commands of docs/BACKENDS.md; scripts/check-examples follows them."""
+
+    def test_programs_and_repositories_are_named(self):
+        text = (servers.ROOT / "docs/BACKENDS.md").read_text()
+        commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.replace("\\\n", " ").splitlines()]
+        serving = [command for command in commands if command.startswith("scripts/serve")]
+        self.assertGreaterEqual(len(serving), 6)
+        for command in serving:
+            self.assertRegex(command, r"^scripts/serve --model-repository=\S+( +--backend-config=\S+)*$")
+        paths = [word for command in commands for word in command.split() if word.startswith(("scripts/", "docs/"))]
+        self.assertEqual([path for path in paths if not (servers.ROOT / path).exists()], [])
+
+
 if __name__ == "__main__":
     unittest.main()

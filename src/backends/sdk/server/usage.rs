@@ -25,6 +25,8 @@ struct Counts {
     is_closed: bool,
     uses: usize,
     calls: usize,
+    /// Threads that wait for a change. Each use ends with a look at this in place of a system call.
+    waiters: usize,
 }
 
 impl Usage {
@@ -79,9 +81,24 @@ impl Usage {
         counts.calls
     }
 
-    fn wait<'l>(&self, counts: MutexGuard<'l, Counts>, limit: Duration) -> MutexGuard<'l, Counts> {
+    fn wait<'l>(
+        &self,
+        mut counts: MutexGuard<'l, Counts>,
+        limit: Duration,
+    ) -> MutexGuard<'l, Counts> {
+        counts.waiters += 1;
         let waited = self.changed.wait_timeout(counts, limit);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut counts = waited.unwrap_or_else(PoisonError::into_inner).0;
+        counts.waiters -= 1;
+        counts
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.lock();
+        change(&mut counts);
+        if counts.waiters > 0 {
+            self.changed.notify_all();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
@@ -95,8 +112,7 @@ pub(super) struct UseGuard(Arc<Usage>);
 
 impl Drop for UseGuard {
     fn drop(&mut self) {
-        self.0.lock().uses -= 1;
-        self.0.changed.notify_all();
+        self.0.change(|counts| counts.uses -= 1);
     }
 }
 
@@ -113,8 +129,7 @@ impl CallGuard {
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        self.0.lock().calls -= 1;
-        self.0.changed.notify_all();
+        self.0.change(|counts| counts.calls -= 1);
     }
 }
 

@@ -27,6 +27,14 @@ def parameters_json(parameters):
     return valid_text(json.dumps(parameters, ensure_ascii=False)) if parameters else ""
 
 
+def _check_output(tensor):
+    """Raises unless it is a tensor."""
+    if tensor is None:
+        raise TritonModelException("Output tensor for inference response should not be empty.")
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"output_tensors holds Tensor objects, got {type(tensor).__name__}")
+
+
 class InferenceResponse:
     """The outputs of one response, or its error."""
 
@@ -35,13 +43,13 @@ class InferenceResponse:
     def __init__(self, output_tensors=None, error=None, parameters=None):
         outputs = [] if output_tensors is None else list(output_tensors)
         for tensor in outputs:
-            if tensor is None:
-                raise TritonModelException("Output tensor for inference response should not be empty.")
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"output_tensors holds Tensor objects, got {type(tensor).__name__}")
+            if type(tensor) is not Tensor:
+                _check_output(tensor)
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"error is a TritonError, got {type(error).__name__}")
-        self._outputs, self._error, self._parameters = outputs, error, parameters_json(parameters)
+        self._outputs = outputs
+        self._error = error
+        self._parameters = "" if parameters is None else parameters_json(parameters)
 
     def output_tensors(self):
         return self._outputs
