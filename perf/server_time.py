@@ -16,8 +16,10 @@ from engine_programs import Program, Refused, compiled, made
 from loading import Load
 from repository import Repository, tensors
 
-# Microseconds of CPU that a request may cost beyond its engine.
+# Microseconds of CPU that a request may cost beyond its engine in the process that has both. Over HTTP the kernel's network comes on top,
+# and what a request of identity costs says how much; engines also run slower there, as others use their caches between two requests.
 GOAL_US = 30
+JUDGED = "embedded"
 # Nanoseconds that a measurement of a bare loop takes about.
 SLICE_NS = 300_000_000
 # Of answers against those that are computed here.
@@ -229,7 +231,7 @@ def report(found):
     """Prints the table; what misses the goal."""
     print("| backend | engine | engine after 100 us of rest | way | in all | beyond engine | identity | beyond both |")
     print("|---|---|---|---|---|---|---|---|")
-    missed, networks = [], []
+    missed = []
     for measured in found:
         for way, model, identity in COLUMNS:
             beyond = measured.median(model, "bare")
@@ -237,11 +239,7 @@ def report(found):
                 measured.figures[model], measured.figures["bare"], measured.figures[identity]))
             print(f"| {measured.row.backend} | {measured.median('bare'):.1f} | {measured.median('rested'):.1f} | {way} |"
                   f" {measured.median(model):.1f} | {beyond:.1f} | {measured.median(identity):.1f} | {both:.1f} |")
-            if measured.median(identity) > GOAL_US:
-                networks.append((way, measured.median(identity)))
-            elif beyond > GOAL_US:
+            if way == JUDGED and beyond > GOAL_US:
                 missed.append(f"{measured.row.backend}, {way}: {beyond:.1f} us > {GOAL_US}")
-    for way in sorted({way for way, _ in networks}):
-        least = min(cost for other, cost in networks if other == way)
-        print(f"\nthe goal of {GOAL_US} us is not for {way}: identity, which computes nothing, costs {least:.1f} us there, for the network")
+    print(f"\nthe goal of {GOAL_US} us beyond the engine is that of '{JUDGED}'; what HTTP costs is beside it")
     return missed
