@@ -95,12 +95,20 @@ def ask(address, model, **inputs):
         print(model, {output["name"]: output["data"] for output in json.load(reply)["outputs"]})
 
 
+def is_ready(address, model):
+    try:
+        with urllib.request.urlopen(f"http://{address}/v2/models/{model}/ready"):
+            return True
+    except urllib.error.HTTPError:
+        return False
+
+
 def send(address):
     ask(address, "sum_script", INPUT__0=[1, 2, 3, 4], INPUT__1=[4, 3, 2, 1])
-    try:
+    if is_ready(address, "mlp_compiled"):
         ask(address, "mlp_compiled", **{"ARGS[0]": [1, 2, 3, 4]})
-    except urllib.error.HTTPError as error:
-        print("mlp_compiled", error.read().decode())
+    else:
+        print("mlp_compiled is left out: the server does not have it")
 
 
 if __name__ == "__main__":
