@@ -87,7 +87,9 @@ class Scripts(PytorchCase):
         add("model_kind", config(PAIR, TWO, more="instance_group [ { kind: KIND_MODEL } ]\n"), "addsub")
         controls = ('sequence_batching { control_input [ { name: "START__2" control [ { kind: CONTROL_SEQUENCE_START '
                     'fp32_false_true: [ 0, 1 ] } ] } ]\n')
-        state = 'state [ { input_name: "STATE__1" output_name: "STATE__1" data_type: TYPE_FP32 dims: [ 2 ] } ] }\n'
+        # Upstream leaves a state without an initial one as memory was: it may be no number.
+        state = 'state [ { input_name: "STATE__1" output_name: "STATE__1" data_type: TYPE_FP32 dims: [ 2 ]\n'
+        state += '  initial_state { name: "zero" data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } ] }\n'
         add("accumulate", config(("X__0",), ("Y__0",), dims=(2,), batch=4, more=CPU + controls + state))
         add("renamed", config(PAIR, TWO, more=CPU + 'default_model_filename: "mine.pt"\n'), "addsub", "mine.pt")
 

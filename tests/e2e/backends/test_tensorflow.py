@@ -167,7 +167,9 @@ class Sessions(TensorflowCase):
         engine.add(repository, "keeps_shared", keeps + "instance_group [ { count: 3 kind: KIND_CPU } ]\n"
                    + parameters(MAX_SESSION_SHARE_COUNT="3"), source="keeps")
         controls = 'sequence_batching { control_input [ { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ]\n'
-        state = 'state [ { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_FP32 dims: [ 2 ] } ] }\n'
+        # Upstream leaves a state without an initial one as memory was: it may be no number.
+        state = 'state [ { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_FP32 dims: [ 2 ]\n'
+        state += '  initial_state { name: "zero" data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } ] }\n'
         engine.add(repository, "sequence", SAVED + "max_batch_size: 4\n" + tensors("input", [("X", "FP32", (2,))])
                    + tensors("output", [("TOTAL", "FP32", (2,))]) + controls + state + CPU)
 
