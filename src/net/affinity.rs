@@ -19,6 +19,11 @@ pub fn process_cpus() -> io::Result<Vec<usize>> {
     cpus_of(Some(getpid()))
 }
 
+/// The CPU that the calling thread runs on now.
+pub fn current_cpu() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
 /// The system's number of the calling thread, as in `/proc/self/task`.
 pub fn current_thread_id() -> i32 {
     rustix::thread::gettid().as_raw_pid()

@@ -40,4 +40,8 @@ impl Completion for ShmCompletion {
     fn wake(&self) {
         self.inner.wake();
     }
+
+    fn is_on(&self, cpu: usize) -> bool {
+        self.inner.is_on(cpu)
+    }
 }

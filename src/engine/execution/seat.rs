@@ -158,8 +158,18 @@ pub(crate) fn execute(
     batch: &mut Batch,
     pending: &mut PendingResponses,
 ) {
+    execute_unflushed(instance, batch, pending);
+    pending.flush();
+}
+
+/// As [`execute`]; the caller flushes.
+pub(crate) fn execute_unflushed(
+    instance: &mut dyn Instance,
+    batch: &mut Batch,
+    pending: &mut PendingResponses,
+) {
     log_executing(batch);
-    guarded(batch, pending, |batch, pending| {
+    contained(batch, pending, |batch, pending| {
         instance.execute(batch, pending);
     });
 }
@@ -174,9 +184,20 @@ pub(crate) fn log_executing(batch: &Batch) {
     }
 }
 
-/// A call that executes. A panic in the backend's adapter fails what is left of the batch, not the
-/// thread; then there is no result.
+/// A call that executes, and a flush of what it answered. A panic in the backend's adapter fails
+/// what is left of the batch, not the thread; then there is no result.
 pub(crate) fn guarded<R>(
+    batch: &mut Batch,
+    pending: &mut PendingResponses,
+    call: impl FnOnce(&mut Batch, &mut PendingResponses) -> R,
+) -> Option<R> {
+    let result = contained(batch, pending, call);
+    pending.flush();
+    result
+}
+
+/// As [`guarded`]; the caller flushes.
+fn contained<R>(
     batch: &mut Batch,
     pending: &mut PendingResponses,
     call: impl FnOnce(&mut Batch, &mut PendingResponses) -> R,
@@ -194,7 +215,6 @@ pub(crate) fn guarded<R>(
     } else if let Err(panic) = &executed {
         conch_log::error!("an execution failed: {}", panicked(&**panic).message);
     }
-    pending.flush();
     executed.ok()
 }
 

@@ -10,6 +10,8 @@ use crate::{Completion, Delivery, Error, RequestContext, Response};
 #[derive(Default)]
 pub struct PendingResponses {
     waiting: Vec<(Arc<dyn Completion>, Delivery)>,
+    /// Receivers that have their deliveries and are still to be woken.
+    unwoken: SmallVec<[Arc<dyn Completion>; 4]>,
 }
 
 impl PendingResponses {
@@ -23,8 +25,11 @@ impl PendingResponses {
     }
 
     pub fn push_delivery(&mut self, origin: &RequestContext, delivery: Delivery) {
-        self.waiting
-            .push((Arc::clone(&origin.completion), delivery));
+        self.push_to(&origin.completion, delivery);
+    }
+
+    pub(crate) fn push_to(&mut self, receiver: &Arc<dyn Completion>, delivery: Delivery) {
+        self.waiting.push((Arc::clone(receiver), delivery));
     }
 
     pub fn is_empty(&self) -> bool {
@@ -33,15 +38,65 @@ impl PendingResponses {
 
     /// Delivers everything in order, then wakes each receiver once.
     pub fn flush(&mut self) {
-        let mut woken: SmallVec<[Arc<dyn Completion>; 4]> = SmallVec::new();
-        for (completion, delivery) in self.waiting.drain(..) {
-            completion.deliver(delivery);
-            if !woken.iter().any(|known| Arc::ptr_eq(known, &completion)) {
-                woken.push(completion);
-            }
-        }
-        for completion in woken {
+        self.deliver();
+        for completion in self.unwoken.drain(..) {
             completion.wake();
         }
+    }
+
+    /// As [`flush`](Self::flush), but leaves receivers on `cpu` to be woken by the next one.
+    pub(crate) fn flush_beyond(&mut self, cpu: usize) {
+        self.deliver();
+        self.unwoken.retain(|completion| {
+            let is_here = completion.is_on(cpu);
+            if !is_here {
+                completion.wake();
+            }
+            is_here
+        });
+    }
+
+    /// Whether receivers are still to be woken.
+    pub(crate) fn has_unwoken(&self) -> bool {
+        !self.unwoken.is_empty()
+    }
+
+    fn deliver(&mut self) {
+        for (completion, delivery) in self.waiting.drain(..) {
+            completion.deliver(delivery);
+            let is_known = |known: &Arc<dyn Completion>| Arc::ptr_eq(known, &completion);
+            if !self.unwoken.iter().any(is_known) {
+                self.unwoken.push(completion);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Recorder;
+
+    #[test]
+    fn receivers_on_the_cpu_are_woken_later_and_once() {
+        let (near, far) = (Arc::new(Recorder::near()), Arc::new(Recorder::default()));
+        let mut pending = PendingResponses::default();
+        let push = |pending: &mut PendingResponses| {
+            for receiver in [&near, &far] {
+                let receiver: Arc<dyn Completion> = Arc::clone(receiver) as _;
+                pending.push_to(&receiver, Delivery::new(0, None, true));
+            }
+        };
+        for round in 1..=3 {
+            push(&mut pending);
+            pending.flush_beyond(3);
+            // Delivered at once.
+            assert_eq!((near.wait(1).len(), far.wait(1).len()), (1, 1));
+            assert_eq!((near.wake_count(), far.wake_count()), (0, round));
+            assert!(pending.has_unwoken());
+        }
+        pending.flush();
+        assert_eq!((near.wake_count(), far.wake_count()), (1, 3));
+        assert!(!pending.has_unwoken());
     }
 }

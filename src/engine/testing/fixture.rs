@@ -1,5 +1,6 @@
 //! Shared by tests: a model from configuration text, a recording completion, drafts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -102,9 +103,20 @@ pub struct Recorder {
     deliveries: Mutex<Vec<Delivery>>,
     wakes: Mutex<usize>,
     changed: Condvar,
+    is_unwoken: AtomicBool,
+    /// Whether it says to be on the CPU that is asked about.
+    is_near: bool,
 }
 
 impl Recorder {
+    /// One that says to run on whichever CPU is asked about.
+    pub fn near() -> Recorder {
+        Recorder {
+            is_near: true,
+            ..Recorder::default()
+        }
+    }
+
     /// Waits until `count` deliveries were made and takes them, in order of their slots.
     pub fn wait(&self, count: usize) -> Vec<Delivery> {
         let mut deliveries = self.wait_in_order(count);
@@ -129,6 +141,17 @@ impl Recorder {
         std::mem::take(&mut *guard)
     }
 
+    /// Waits until a wake came after the last delivery, and nothing more is to be waited for.
+    pub fn wait_for_wake(&self) {
+        let deliveries = self.deliveries.lock().expect("no test panics with it");
+        let is_unwoken = |_: &mut Vec<Delivery>| self.is_unwoken.load(Ordering::SeqCst);
+        let waited =
+            self.changed
+                .wait_timeout_while(deliveries, Duration::from_secs(20), is_unwoken);
+        let waited = waited.expect("no test panics with it");
+        assert!(!waited.1.timed_out(), "nobody woke the receiver");
+    }
+
     pub fn wake_count(&self) -> usize {
         *self.wakes.lock().expect("no test panics with it")
     }
@@ -136,15 +159,21 @@ impl Recorder {
 
 impl Completion for Recorder {
     fn deliver(&self, delivery: Delivery) {
-        self.deliveries
-            .lock()
-            .expect("no test panics with it")
-            .push(delivery);
+        let mut deliveries = self.deliveries.lock().expect("no test panics with it");
+        deliveries.push(delivery);
+        self.is_unwoken.store(true, Ordering::SeqCst);
         self.changed.notify_all();
     }
 
     fn wake(&self) {
         *self.wakes.lock().expect("no test panics with it") += 1;
+        let _deliveries = self.deliveries.lock().expect("no test panics with it");
+        self.is_unwoken.store(false, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    fn is_on(&self, _cpu: usize) -> bool {
+        self.is_near
     }
 }
 

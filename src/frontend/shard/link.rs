@@ -67,8 +67,10 @@ pub(crate) struct ShardHandle {
     in_flight_count: AtomicUsize,
     /// The system's number of the shard's thread; 0 before it runs.
     thread_id: AtomicI32,
-    /// The shard is kept from its CPU. Written by the watchdog.
+    /// The shard is kept from its CPU, and may run on others. Written by the watchdog.
     is_starving: AtomicBool,
+    /// The CPU that the shard is bound to otherwise.
+    cpu: OnceLock<usize>,
     /// Something other than a heartbeat was sent since [`ShardHandle::is_quiet`] was last asked.
     is_stirred: AtomicBool,
 }
@@ -86,6 +88,7 @@ impl ShardHandle {
             in_flight_count: AtomicUsize::new(0),
             thread_id: AtomicI32::new(0),
             is_starving: AtomicBool::new(false),
+            cpu: OnceLock::new(),
             is_stirred: AtomicBool::new(true),
         };
         (Arc::new(link), receiver)
@@ -112,6 +115,11 @@ impl ShardHandle {
     /// The shard will look into its mailbox without being woken.
     pub(super) fn disarm(&self) {
         self.mailbox.disarm();
+    }
+
+    /// Notes where the shard will run alone.
+    pub(super) fn bind(&self, cpu: usize) {
+        self.cpu.get_or_init(|| cpu);
     }
 
     /// Notes that the calling thread is the shard's.
@@ -224,6 +232,10 @@ impl Completion for ShardHandle {
     fn wake(&self) {
         self.mailbox.notify();
     }
+
+    fn is_on(&self, cpu: usize) -> bool {
+        self.cpu.get() == Some(&cpu) && !self.is_starving.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]
@@ -274,7 +286,11 @@ mod tests {
         assert_eq!(deal([50, 0, 0], [true, false, false]), [50, 50, 50]);
         let (link, _receiver) = ShardHandle::new();
         assert_eq!((link.weight(), link.thread_id()), (0, None));
+        assert!(!link.is_on(2));
+        link.bind(2);
+        assert!(link.is_on(2) && !link.is_on(3));
         link.note_starving(true);
+        assert!(!link.is_on(2), "it may run elsewhere");
         link.note_thread();
         assert_eq!(link.weight(), STARVING_WEIGHT);
         assert_eq!(

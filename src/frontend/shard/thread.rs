@@ -51,14 +51,18 @@ impl ShardThread {
         let options = Arc::clone(&context.options);
         let own_link = Arc::clone(&link);
         let threads = OffloadThreads::start(index, &link, options.grpc_tls.is_some())?;
+        // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's
+        // node.
+        let bound_to = match options.shard_affinity {
+            ShardAffinity::Auto | ShardAffinity::Pinned => Some(cpu),
+            ShardAffinity::Set => None,
+        };
+        if let Some(cpu) = bound_to {
+            link.bind(cpu);
+        }
         let runtime_options = RuntimeOptions {
             thread_name: format!("shard-{index}"),
-            // The watchdog widens what begins narrow: memory of the executor is that of its own
-            // CPU's node.
-            cpu: match options.shard_affinity {
-                ShardAffinity::Auto | ShardAffinity::Pinned => Some(cpu),
-                ShardAffinity::Set => None,
-            },
+            cpu: bound_to,
             spins: options.shards_spin,
         };
         let root = move || Shard::run(own_link, receiver, threads, context, serve);

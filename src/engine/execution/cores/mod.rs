@@ -1,5 +1,6 @@
 //! The cores of a model version: threads that are started, served and ended together.
 
+mod deferred_wakes;
 mod plan;
 mod thread;
 

@@ -9,10 +9,11 @@ use conch_scheduler::SchedulerOutput;
 use conch_sync::{SPIN_MAX_NS, Spin};
 
 use crate::backend::{self, Instance, InstanceSpec};
+use crate::execution::cores::deferred_wakes::DeferredWakes;
 use crate::execution::cores::plan::{WorkerSpec, overlaps};
 use crate::execution::queue::{ModelQueue, Turn};
 use crate::execution::rate_limiter::ResourceHandle;
-use crate::execution::seat::{Seat, execute, panicked};
+use crate::execution::seat::{Seat, execute, execute_unflushed, panicked};
 use crate::execution::streams::stream_core::StreamCore;
 use crate::execution::streams::stream_instance::StreamInstance;
 use crate::execution::streams::synchronous::SynchronousInstance;
@@ -53,6 +54,7 @@ pub(super) fn run(
     });
     let placement = start.placement.of(kind, device_id, policy);
     placement.apply();
+    let gives_way = placement.gives_way;
     if let Err(error) = start.placement.host_policies.bind_current_thread(policy) {
         // Failure: the starter is gone, and with it the interest.
         let _ = ready.send(Err(error));
@@ -92,10 +94,13 @@ pub(super) fn run(
                 }
                 CoreInstances::Blocking(blocking) => {
                     let seat = Arc::new(Seat::new(index, blocking));
-                    if resource_handles.is_empty() && sequence_inputs.is_none() {
+                    let is_free = resource_handles.is_empty() && sequence_inputs.is_none();
+                    if is_free {
                         queue.open_seat(&seat);
                     }
-                    serve(queue, worker, &seat, &mut resource_handles, sequence_inputs);
+                    let wakes = DeferredWakes::new(gives_way && is_free);
+                    let resources = &mut resource_handles;
+                    serve(queue, worker, &seat, resources, sequence_inputs, wakes);
                     queue.close_seat(&seat);
                     let mut pending = PendingResponses::default();
                     let blocking = std::mem::take(&mut seat.enter(&mut pending).instances);
@@ -252,6 +257,7 @@ fn serve(
     seat: &Seat,
     resource_handles: &mut [ResourceHandle],
     mut sequence_inputs: Option<SequenceInputs>,
+    mut wakes: DeferredWakes,
 ) {
     let mut output: SchedulerOutput<OwnedRequest> = SchedulerOutput::default();
     let mut pending = PendingResponses::default();
@@ -263,7 +269,16 @@ fn serve(
             None => resource_handles.get_mut(next),
             Some(_) => None,
         };
-        match queue.next(&mut worker, seat, resources, &mut output, &mut pending) {
+        let at_once = match wakes.may_wait(&pending) {
+            true => queue.next_now(&mut worker, seat, &mut output, &mut pending),
+            false => None,
+        };
+        let turn = at_once.unwrap_or_else(|| {
+            // Also those whose wake was deferred.
+            pending.flush();
+            queue.next(&mut worker, seat, resources, &mut output, &mut pending)
+        });
+        match turn {
             Turn::Batch => {}
             Turn::Call => {
                 drop(seat.enter(&mut pending));
@@ -284,7 +299,9 @@ fn serve(
         }
         let mut state = seat.enter(&mut pending);
         if let Some(instance) = state.instances.get_mut(next) {
-            execute(&mut **instance, &mut output.batch, &mut pending);
+            wakes.around(&mut pending, |pending| {
+                execute_unflushed(&mut **instance, &mut output.batch, pending);
+            });
         }
         let instance_count = state.instances.len();
         drop(state);
@@ -296,6 +313,7 @@ fn serve(
         }
         next = (next + 1) % instance_count.max(1);
     }
+    pending.flush();
 }
 
 /// Drops one by one, so that a panic in one does not keep the others.

@@ -198,13 +198,39 @@ impl ModelQueue {
         if let Some(resources) = resources {
             return self.next_limited(worker, resources, output, pending);
         }
+        let turn = self.next_before(worker, seat, NEVER_NS, output, pending);
+        turn.unwrap_or(Turn::Over)
+    }
+
+    /// As [`ModelQueue::next`] without resources, but does not wait; none without a batch.
+    pub(crate) fn next_now(
+        &self,
+        worker: &mut Worker,
+        seat: &Seat,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
+    ) -> Option<Turn> {
+        self.next_before(worker, seat, 0, output, pending)
+    }
+
+    /// Waits until `limit_ns` at most, and not at all if that has passed.
+    fn next_before(
+        &self,
+        worker: &mut Worker,
+        seat: &Seat,
+        limit_ns: u64,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
+    ) -> Option<Turn> {
         let core = worker.core();
         loop {
             // The vectors are lent to the batch that comes back, so that none is allocated per
             // batch.
-            let turn = self
-                .pool
-                .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
+            let wait = self.pool.next_until(
+                worker,
+                &Monotonic,
+                limit_ns,
+                |scheduler, arrivals, now_ns| {
                     if seat.answers_call() {
                         accept(scheduler, arrivals, now_ns, output);
                         return (Some(true), scheduler.peek(now_ns, output));
@@ -212,16 +238,19 @@ impl ModelQueue {
                     let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
                     let is_work = !output.batch.is_empty() || has_refusals(output);
                     (is_work.then_some(false), poll_state)
-                });
-            let Some(turn) = turn else {
-                return self.part_with(worker);
+                },
+            );
+            let turn = match wait {
+                LimitedWait::Batch(turn) => turn,
+                LimitedWait::TimedOut => return None,
+                LimitedWait::Over => return Some(self.part_with(worker)),
             };
             self.answer_unexecuted(turn.unwatched_deadline_ns, output, pending);
             if turn.batch {
-                return Turn::Call;
+                return Some(Turn::Call);
             }
             if !output.batch.is_empty() {
-                return Turn::Batch;
+                return Some(Turn::Batch);
             }
         }
     }

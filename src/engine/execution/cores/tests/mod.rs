@@ -10,6 +10,7 @@ use conch_config::{DataType, InstanceKind};
 
 mod inline;
 mod rate;
+mod shared_cpus;
 mod streams;
 
 use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
@@ -230,10 +231,10 @@ fn spec(index: usize, kind: InstanceKind, device_id: i32) -> InstanceSpec {
     }
 }
 
-fn placement() -> Placement {
+fn placement(shard_cpus: &[usize]) -> Placement {
     Placement::new(
         &Topology::detect(),
-        &[],
+        shard_cpus,
         true,
         Arc::new(TimerThread::default()),
         &[],
@@ -271,12 +272,20 @@ impl Bed {
     }
 
     fn start(config: &str, fake: &Arc<Fake>, instance_plan: InstancePlan) -> Result<Bed, Error> {
-        let placement = placement();
+        Bed::start_at(config, fake, instance_plan, &placement(&[]))
+    }
+
+    fn start_at(
+        config: &str,
+        fake: &Arc<Fake>,
+        instance_plan: InstancePlan,
+        placement: &Placement,
+    ) -> Result<Bed, Error> {
         let as_model: Arc<dyn backend::Model> = Arc::clone(fake) as _;
         let strategy = as_model.batch_strategy();
         let (parts, queue) = queued(config, &instance_plan, strategy, &placement.timer_thread);
         let version = Arc::new(ModelVersion::new(parts));
-        let cores = start_cores(&version, &queue, &as_model, instance_plan, &placement)?;
+        let cores = start_cores(&version, &queue, &as_model, instance_plan, placement)?;
         Ok(Bed {
             version,
             fake: Arc::clone(fake),

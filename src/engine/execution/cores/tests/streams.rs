@@ -194,7 +194,7 @@ impl StreamBed {
             limiter,
             progress: Arc::default(),
         };
-        let placement = placement();
+        let placement = placement(&[]);
         let as_model: Arc<dyn backend::Model> = Arc::clone(device) as _;
         let (parts, queue) = queued(config, &instance_plan, None, &placement.timer_thread);
         let version = Arc::new(ModelVersion::new(parts));
