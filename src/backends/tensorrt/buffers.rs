@@ -7,8 +7,8 @@ use sdk::{DataType, DeviceBlock, DeviceBlocks, Error, MemorySource, StreamHandle
 
 use crate::facts::{Bounds, Facts, Tensor};
 use crate::limits::largest_bytes;
+use crate::roles::TensorRole;
 use crate::trt::{Binding, Context, DataDependentOutput, HostTensor};
-use crate::wiring::TensorWiring;
 
 /// Where a tensor of a batch lies, unless it is used in place.
 pub enum Buffer {
@@ -145,14 +145,14 @@ pub fn unspecified() -> Error {
 pub fn buffers(
     facts: &Facts,
     profiles: &[ProfileContext],
-    wirings: &[TensorWiring],
+    roles: &[TensorRole],
     stream: &StreamHandle,
     instance: &str,
 ) -> Result<Vec<Buffer>, Error> {
     let blocks = DeviceBlocks::of_driver(stream);
-    let tensors = facts.tensors.iter().zip(wirings).enumerate();
+    let tensors = facts.tensors.iter().zip(roles).enumerate();
     tensors
-        .map(|(index, (tensor, wiring))| {
+        .map(|(index, (tensor, role))| {
             if tensor.is_shape {
                 let count = tensor.dims.iter().product::<i64>();
                 return Ok(Buffer::Host(HostTensor::new(
@@ -168,7 +168,7 @@ pub fn buffers(
                 .and_then(|sizes| sizes.iter().max())
                 .copied();
             let block = blocks.zeroed(stream, len.unwrap_or(0)).map_err(|error| {
-                let key = if matches!(wiring, TensorWiring::Input(_)) {
+                let key = if matches!(role, TensorRole::Input(_)) {
                     "input"
                 } else {
                     "output"

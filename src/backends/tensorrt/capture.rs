@@ -6,12 +6,12 @@ use sdk::{CudaGraph, Error, StreamHandle};
 use crate::buffers::{Buffer, ProfileContext, bindings, set_shape, unspecified};
 use crate::facts::{Facts, check_shape, text};
 use crate::graphs::{GraphKey, GraphSpec, GraphSpecs, Graphs};
-use crate::wiring::{InputFeed, TensorWiring};
+use crate::roles::{InputRole, TensorRole};
 
 /// What captures need of an instance.
 pub struct Capture<'c> {
     pub facts: &'c Facts,
-    pub wirings: &'c [TensorWiring],
+    pub roles: &'c [TensorRole],
     pub stream: &'c StreamHandle,
     pub instance: &'c str,
 }
@@ -108,7 +108,7 @@ impl Capture<'_> {
     /// The shape of an input in a specification, and its lower bound. That of tensors which are not
     /// joined along the batch is whole.
     fn written_shape(&self, spec: &GraphSpec, index: usize) -> Result<(Vec<i64>, Vec<i64>), Error> {
-        let (tensor, wiring) = (&self.facts.tensors[index], &self.wirings[index]);
+        let (tensor, role) = (&self.facts.tensors[index], &self.roles[index]);
         let name = tensor.name();
         let (shape, lower) = match (
             spec.shapes.get(name.as_ref()),
@@ -123,8 +123,8 @@ impl Capture<'_> {
             }
         };
         let is_whole = matches!(
-            wiring,
-            TensorWiring::Input(InputFeed::Ragged | InputFeed::Shapes(_))
+            role,
+            TensorRole::Input(InputRole::Ragged | InputRole::Shapes(_))
         );
         let with_batch = |batch: i64, dims: &[i64]| -> Vec<i64> {
             let batch = (batch != 0 && !is_whole).then_some(batch);

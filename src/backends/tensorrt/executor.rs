@@ -16,10 +16,10 @@ use crate::inputs::BatchInputs;
 use crate::limits::limits;
 use crate::outputs::{EngineOutput, OwnTarget, deliver_values, share_of};
 use crate::profiles::{Profile, check_values, choose, profiles_of};
+use crate::roles::{TensorRole, tensor_roles};
 use crate::settings::Settings;
 use crate::trt::{Binding, Context, Engine};
 use crate::validate::validate;
-use crate::wiring::{TensorWiring, wire};
 
 /// Batches of an instance in flight: while one is computed, the next is brought, or the last taken
 /// away. Each has buffers of its own; contexts and the stream are shared.
@@ -58,7 +58,7 @@ struct Runner {
     model_name: String,
     profiles: Vec<Profile>,
     contexts: Vec<ProfileContext>,
-    wirings: Vec<TensorWiring>,
+    roles: Vec<TensorRole>,
     engine: Arc<Engine>,
     stream: StreamHandle,
 }
@@ -74,7 +74,7 @@ impl Executor {
         for note in notes {
             sdk::warning!("{note}");
         }
-        let wirings = wire(setup.config, facts)?;
+        let roles = tensor_roles(setup.config, facts)?;
         let current = stream.current()?;
         let contexts = profiles
             .iter()
@@ -83,13 +83,7 @@ impl Executor {
                 ProfileContext::new(
                     profile.name.clone(),
                     Context::new(engine, setup.settings.strategy, which, &stream)?,
-                    limits(
-                        setup.model_name,
-                        setup.config,
-                        facts,
-                        &wirings,
-                        profile.index,
-                    )?,
+                    limits(setup.model_name, setup.config, facts, &roles, profile.index)?,
                     name,
                 )
             })
@@ -102,7 +96,7 @@ impl Executor {
                 model_name: setup.model_name.to_owned(),
                 profiles,
                 contexts,
-                wirings,
+                roles,
                 engine: Arc::clone(engine),
                 stream,
             },
@@ -153,10 +147,10 @@ impl Runner {
         let stream = self.stream.clone();
         let _current = stream.current()?;
         let facts = engine.facts();
-        let buffers = buffers(facts, &self.contexts, &self.wirings, &stream, &self.name)?;
+        let buffers = buffers(facts, &self.contexts, &self.roles, &stream, &self.name)?;
         let capture = Capture {
             facts,
-            wirings: &self.wirings,
+            roles: &self.roles,
             stream: &stream,
             instance: &self.name,
         };
@@ -213,7 +207,7 @@ impl Runner {
         let engine = Arc::clone(&self.engine);
         let facts = engine.facts();
         let batch = work.batch();
-        let inputs = BatchInputs::read(batch, facts, &self.wirings, &self.name)?;
+        let inputs = BatchInputs::read(batch, facts, &self.roles, &self.name)?;
         let at = choose(&self.profiles, facts, &inputs.given);
         self.check(&inputs, at)?;
         let is_batching = batch.max_batch_size() > 0;
@@ -333,7 +327,7 @@ impl Runner {
         for (index, tensor) in facts.outputs() {
             let shape = profile.context.shape(&tensor.name)?;
             if let (Some(output), true) = (
-                engine_output(tensor, &self.wirings[index], &shape, &buffers[index])?,
+                engine_output(tensor, &self.roles[index], &shape, &buffers[index])?,
                 run.graph.is_none(),
             ) && let Some(own) = output.own_target(work)?
             {
@@ -393,7 +387,7 @@ impl Runner {
         inputs: &BatchInputs,
         (buffer, shape, own): (&'w Buffer, Vec<i64>, Option<OwnTarget<'w>>),
     ) -> Result<(), Error> {
-        let (tensor, wiring) = (&facts.tensors[index], &self.wirings[index]);
+        let (tensor, role) = (&facts.tensors[index], &self.roles[index]);
         let shape = match buffer {
             Buffer::Host(values) => {
                 let count = shape.first().copied().unwrap_or(1);
@@ -409,7 +403,7 @@ impl Runner {
         let Some(source) = buffer.source() else {
             return Ok(());
         };
-        let Some(output) = engine_output(tensor, wiring, &shape, buffer)? else {
+        let Some(output) = engine_output(tensor, role, &shape, buffer)? else {
             return Err(Error::internal(format!(
                 "unable to calculate size for output '{}' for {}",
                 tensor.name(),
@@ -439,11 +433,11 @@ struct Run<'w> {
 /// An output of a known shape; none if that is not known yet.
 fn engine_output<'m>(
     tensor: &'m crate::facts::Tensor,
-    wiring: &'m TensorWiring,
+    role: &'m TensorRole,
     dims: &'m [i64],
     buffer: &Buffer,
 ) -> Result<Option<EngineOutput<'m>>, Error> {
-    let (TensorWiring::Output(delivery), Some(data_type)) = (wiring, tensor.data_type) else {
+    let (TensorRole::Output(output_role), Some(data_type)) = (role, tensor.data_type) else {
         return Ok(None);
     };
     let Some(byte_count) = tensor.byte_count(dims) else {
@@ -463,7 +457,7 @@ fn engine_output<'m>(
     }
     Ok(Some(EngineOutput {
         tensor,
-        delivery,
+        output_role,
         data_type,
         dims,
         byte_count,

@@ -7,7 +7,7 @@ use sdk::{
 
 use crate::facts::{Facts, Tensor};
 use crate::profiles::InputShape;
-use crate::wiring::{InputFeed, TensorWiring};
+use crate::roles::{InputRole, TensorRole};
 
 /// What TensorRT asks of addresses on a device. The driver's own allocations are multiples of it.
 pub const ALIGNMENT: u64 = sdk::DEVICE_ALIGNMENT;
@@ -30,7 +30,7 @@ impl BatchInputs {
     pub fn read(
         batch: &Batch<'_>,
         facts: &Facts,
-        wirings: &[TensorWiring],
+        roles: &[TensorRole],
         instance: &str,
     ) -> Result<Self, Error> {
         let is_batching = batch.max_batch_size() > 0;
@@ -51,9 +51,9 @@ impl BatchInputs {
             given: Vec::new(),
             made: Vec::new(),
         };
-        for (index, (tensor, wiring)) in facts.tensors.iter().zip(wirings).enumerate() {
-            if let TensorWiring::Input(feed) = wiring {
-                let given = inputs.read_one(batch, index, tensor, feed)?;
+        for (index, (tensor, role)) in facts.tensors.iter().zip(roles).enumerate() {
+            if let TensorRole::Input(role) = role {
+                let given = inputs.read_one(batch, index, tensor, role)?;
                 inputs.given.push(given);
             }
         }
@@ -65,21 +65,21 @@ impl BatchInputs {
         batch: &Batch<'_>,
         index: usize,
         tensor: &Tensor,
-        feed: &InputFeed,
+        role: &InputRole,
     ) -> Result<InputShape, Error> {
         let is_batching = batch.max_batch_size() > 0;
         let total = dimension(self.total)?;
         let mut values = None;
-        let dims = match feed {
-            InputFeed::Rows => joined_shape(batch, tensor, total, is_batching)?,
+        let dims = match role {
+            InputRole::Rows => joined_shape(batch, tensor, total, is_batching)?,
             // One element per sequence, in as many dimensions as the engine has.
-            InputFeed::Control => {
+            InputRole::Control => {
                 let rest = tensor.dims.len().saturating_sub(1);
                 std::iter::once(total)
                     .chain(std::iter::repeat_n(1, rest))
                     .collect()
             }
-            InputFeed::Ragged => {
+            InputRole::Ragged => {
                 let mut sum = 0_i64;
                 for request in batch.requests() {
                     let count = element_count(request.input(&tensor.name)?.shape());
@@ -90,13 +90,13 @@ impl BatchInputs {
                 }
                 vec![sum]
             }
-            InputFeed::Shapes(input) => {
+            InputRole::Shapes(input) => {
                 let mut gather = Gather::default();
                 let made = gather.describe(batch, input)?;
                 self.made.push((index, made.bytes.to_vec()));
                 made.shape
             }
-            InputFeed::Shape => {
+            InputRole::Shape => {
                 values = Some(self.shape_values(batch, tensor, is_batching)?);
                 tensor.dims.clone()
             }

@@ -20,10 +20,10 @@ mod model;
 mod outputs;
 mod plan_file;
 mod profiles;
+mod roles;
 mod settings;
 #[allow(unsafe_code)] // The one door to TensorRT.
 mod trt;
 mod validate;
-mod wiring;
 
 conch_backend_sdk::export_backend!(model::Backend, stream);

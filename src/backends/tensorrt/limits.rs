@@ -4,7 +4,7 @@ use conch_backend_sdk as sdk;
 use sdk::{Error, ModelConfig};
 
 use crate::facts::{Bounds, Facts, Tensor, check_shape, text};
-use crate::wiring::{InputFeed, TensorWiring};
+use crate::roles::{InputRole, TensorRole};
 
 /// The bounds of each tensor in a profile, as far as the configuration lets them be: an open
 /// dimension that the configuration fixes needs no more memory than that, nor does a batch beyond
@@ -16,19 +16,19 @@ pub fn limits(
     model_name: &str,
     config: &ModelConfig,
     facts: &Facts,
-    wirings: &[TensorWiring],
+    roles: &[TensorRole],
     profile: usize,
 ) -> Result<Vec<Option<Bounds>>, Error> {
     let inputs = config.inputs()?;
     let states = config.states()?;
     let max_batch_size = config.max_batch_size();
-    let tensors = facts.tensors.iter().zip(wirings).enumerate();
-    let limit = |(index, (tensor, wiring)): (usize, (&Tensor, &TensorWiring))| {
+    let tensors = facts.tensors.iter().zip(roles).enumerate();
+    let limit = |(index, (tensor, role)): (usize, (&Tensor, &TensorRole))| {
         let Some(bounds) = facts.bounds(profile, index) else {
             return Ok(None);
         };
-        let configured = match wiring {
-            TensorWiring::Input(InputFeed::Rows) => {
+        let configured = match role {
+            TensorRole::Input(InputRole::Rows) => {
                 let input = inputs.iter().find(|input| input.name == tensor.name);
                 let state = || states.iter().find(|state| state.input == tensor.name);
                 input
@@ -50,8 +50,8 @@ pub fn limits(
             })?;
         }
         let takes_batch = matches!(
-            wiring,
-            TensorWiring::Input(InputFeed::Rows | InputFeed::Control)
+            role,
+            TensorRole::Input(InputRole::Rows | InputRole::Control)
         );
         if let (true, Some(first)) = (takes_batch && max_batch_size > 0, bounds.max.first_mut()) {
             *first = (*first).min(max_batch_size);
@@ -105,8 +105,8 @@ mod tests {
         let check = |batch: i64, dims: &[i64]| {
             let config = ModelConfig::new(json!({"max_batch_size": batch,
                 "input": [{"name": "A", "data_type": "TYPE_FP32", "dims": dims}]}));
-            let wirings = [TensorWiring::Input(InputFeed::Rows)];
-            limits("m", &config, &facts, &wirings, 0)
+            let roles = [TensorRole::Input(InputRole::Rows)];
+            limits("m", &config, &facts, &roles, 0)
                 .map(|found| found[0].clone().unwrap().max)
                 .map_err(|error| error.message().to_owned())
         };

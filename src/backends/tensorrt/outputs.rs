@@ -5,12 +5,12 @@ use sdk::{DataType, DeviceWork, Error, MemorySource, MemoryTarget, Request};
 
 use crate::facts::{Tensor, text};
 use crate::inputs::{ALIGNMENT, BatchInputs};
-use crate::wiring::Delivery;
+use crate::roles::OutputRole;
 
 /// An output as the engine made it.
 pub struct EngineOutput<'m> {
     pub tensor: &'m Tensor,
-    pub delivery: &'m Delivery,
+    pub output_role: &'m OutputRole,
     pub data_type: DataType,
     /// As the engine made it: of a graph perhaps more rows than the batch has.
     pub dims: &'m [i64],
@@ -32,11 +32,11 @@ impl EngineOutput<'_> {
     /// Whatever the server reports.
     pub fn own_target<'w>(&self, work: &DeviceWork<'w>) -> Result<Option<OwnTarget<'w>>, Error> {
         let batch = work.batch();
-        let Delivery {
+        let OutputRole {
             is_response,
             is_state,
             cut,
-        } = self.delivery;
+        } = self.output_role;
         if batch.len() != 1 || !is_response || *is_state || cut.is_some() {
             return Ok(None);
         }
@@ -77,10 +77,10 @@ impl EngineOutput<'_> {
         let requests = work.batch().requests().enumerate();
         for ((index, request), (start, len, shape)) in requests.zip(shares) {
             let share = share_of(source, start, len)?;
-            if self.delivery.is_response {
+            if self.output_role.is_response {
                 self.respond(work, (index, request), share, &shape)?;
             }
-            if self.delivery.is_state {
+            if self.output_role.is_state {
                 let state = (self.tensor.name.as_c_str(), self.data_type, &shape[..]);
                 work.keep_state(index, request, state, share)?;
             }
@@ -120,7 +120,7 @@ impl EngineOutput<'_> {
         inputs: &BatchInputs,
     ) -> Result<Vec<(usize, usize, Vec<i64>)>, Error> {
         let batch = work.batch();
-        if let Some(cut) = &self.delivery.cut {
+        if let Some(cut) = &self.output_role.cut {
             let shares = cut.shares(batch, self.data_type, self.byte_count)?;
             let shares = shares.into_iter();
             return Ok(shares

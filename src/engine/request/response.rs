@@ -109,8 +109,9 @@ pub trait Completion: Send + Sync {
     /// Makes the receiver look. Called once after one or more deliveries.
     fn wake(&self);
 
-    /// Whether the receiver is a thread that runs on this CPU alone. Then a core that computes there
-    /// may finish other brief batches before it wakes the receiver, which takes the CPU from it.
+    /// Whether the receiver is a thread that runs on this CPU alone. Then a core that computes
+    /// there may finish other brief batches before it wakes the receiver, which takes the CPU from
+    /// it.
     fn is_on(&self, cpu: usize) -> bool {
         let _ = cpu;
         false

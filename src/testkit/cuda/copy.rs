@@ -17,7 +17,7 @@ const HELD: u64 = u64::MAX;
 
 /// Which memory a copy function takes at one of its ends.
 #[derive(Clone, Copy, PartialEq)]
-pub enum EndKind {
+pub enum EndpointKind {
     Device,
     Host,
     /// Either, told by the address.
@@ -26,9 +26,9 @@ pub enum EndKind {
 
 /// One end of a copy.
 #[derive(Clone, Copy)]
-pub struct CopyEnd {
+pub struct CopyEndpoint {
     pub address: u64,
-    pub kind: EndKind,
+    pub kind: EndpointKind,
 }
 
 /// Memory that a copy reads or writes, and what keeps it.
@@ -76,11 +76,11 @@ fn alias(piece: &Piece) -> Result<Segment, Code> {
 }
 
 /// Finds the memory at one end. Device memory must lie in what exists, to its last byte.
-fn resolve(driver: &Driver, end: CopyEnd, len: usize, device: usize) -> Result<Memory, Code> {
+fn resolve(driver: &Driver, end: CopyEndpoint, len: usize, device: usize) -> Result<Memory, Code> {
     let space = lock(&driver.space);
     let is_device = space.window.contains(end.address);
     match (end.kind, is_device) {
-        (EndKind::Device, false) | (EndKind::Host, true) => return Err(INVALID_VALUE),
+        (EndpointKind::Device, false) | (EndpointKind::Host, true) => return Err(INVALID_VALUE),
         (_, true) => {
             return match space.pieces(end.address, len, device) {
                 Ok(pieces) => Ok(Memory::Device(pieces)),
@@ -111,8 +111,8 @@ fn resolve(driver: &Driver, end: CopyEnd, len: usize, device: usize) -> Result<M
 /// of it again whenever a graph repeats what was captured.
 pub unsafe fn copy(
     driver: &'static Driver,
-    to: CopyEnd,
-    from: CopyEnd,
+    to: CopyEndpoint,
+    from: CopyEndpoint,
     len: usize,
     stream: usize,
 ) -> Result<(), Code> {
@@ -166,9 +166,9 @@ pub fn fill(
     if len == 0 || stream.capture.take(|| again) {
         return Ok(());
     }
-    let end = CopyEnd {
+    let end = CopyEndpoint {
         address: to,
-        kind: EndKind::Device,
+        kind: EndpointKind::Device,
     };
     let to = resolve(driver, end, len, stream.device)?;
     stream.enqueue(Box::new(move || {

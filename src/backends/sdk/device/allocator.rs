@@ -25,7 +25,7 @@ pub(super) trait AllocateMemory: Send + Sync {
 pub(super) type DeviceAllocator = Arc<dyn AllocateMemory>;
 
 /// A block of memory; freed when dropped.
-pub(super) struct RawBlock {
+pub(super) struct MemoryAllocation {
     owner: Owner,
     address: u64,
     len: usize,
@@ -40,7 +40,7 @@ enum Owner {
     Driver(#[expect(dead_code, reason = "freed when dropped")] DeviceMemory),
 }
 
-impl RawBlock {
+impl MemoryAllocation {
     /// # Errors
     /// As [`AllocateMemory::allocate`].
     pub(super) fn new(
@@ -48,7 +48,7 @@ impl RawBlock {
         place: MemoryPlace,
         len: usize,
     ) -> Result<Self, Error> {
-        Ok(RawBlock {
+        Ok(MemoryAllocation {
             address: allocator.allocate(place, len)?,
             owner: Owner::Server {
                 allocator: Arc::clone(allocator),
@@ -65,7 +65,7 @@ impl RawBlock {
     pub(super) fn of_driver(device: &Arc<Device>, len: usize) -> Result<Self, Error> {
         let memory = DeviceMemory::allocate(device, len as u64);
         let memory = memory.map_err(|error| refusal(device, &error))?;
-        Ok(RawBlock {
+        Ok(MemoryAllocation {
             address: memory.base().0,
             owner: Owner::Driver(memory),
             len,
@@ -81,7 +81,7 @@ impl RawBlock {
     }
 }
 
-impl Drop for RawBlock {
+impl Drop for MemoryAllocation {
     fn drop(&mut self) {
         if let Owner::Server { allocator, place } = &self.owner {
             allocator.free(*place, self.address);

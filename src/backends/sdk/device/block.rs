@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_cuda::{Device, DeviceAddress};
 use conch_memory::MemoryPlace;
 
-use super::allocator::{DeviceAllocator, RawBlock};
+use super::allocator::{DeviceAllocator, MemoryAllocation};
 use super::memory::{MemorySource, MemoryTarget};
 use super::refusal::refusal;
 use super::stream::{DeviceStream, StreamHandle};
@@ -49,8 +49,8 @@ impl DeviceBlocks {
     pub fn allocate(&self, len: usize) -> Result<DeviceBlock, Error> {
         let room = len.max(1);
         let memory = match &self.source {
-            Source::Server(allocator) => RawBlock::new(allocator, self.place, room)?,
-            Source::Driver(device) => RawBlock::of_driver(device, room)?,
+            Source::Server(allocator) => MemoryAllocation::new(allocator, self.place, room)?,
+            Source::Driver(device) => MemoryAllocation::of_driver(device, room)?,
         };
         Ok(DeviceBlock {
             memory,
@@ -86,7 +86,7 @@ impl std::fmt::Debug for DeviceBlocks {
 /// Memory of a device, which stays where it is until it is dropped. Its address is a multiple of
 /// [`DEVICE_ALIGNMENT`](crate::DEVICE_ALIGNMENT).
 pub struct DeviceBlock {
-    memory: RawBlock,
+    memory: MemoryAllocation,
     len: usize,
     place: MemoryPlace,
 }

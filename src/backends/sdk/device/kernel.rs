@@ -7,7 +7,7 @@ use std::ffi::CStr;
 pub use conch_cuda::{Argument as KernelArgument, DeviceAddress};
 use conch_cuda::{CudaError, Function, Grid, KernelError, Module, Stream};
 
-use super::allocator::RawBlock;
+use super::allocator::MemoryAllocation;
 use super::memory::{MemorySource, MemoryTarget};
 use super::stream::DeviceStream;
 use crate::Error;
@@ -46,7 +46,7 @@ impl DeviceKernel {
 
 /// Bytes in the memory of a device that kernels read, for as long as this lives.
 pub struct DeviceConstants {
-    block: RawBlock,
+    block: MemoryAllocation,
 }
 
 impl DeviceConstants {
@@ -83,7 +83,7 @@ impl DeviceStream {
     /// `Unavailable` without room; `Internal` for what the driver refuses.
     pub fn constants(&mut self, bytes: &[u8]) -> Result<DeviceConstants, Error> {
         let place = self.place();
-        let block = RawBlock::new(&self.allocator, place, bytes.len())?;
+        let block = MemoryAllocation::new(&self.allocator, place, bytes.len())?;
         let base = std::ptr::with_exposed_provenance_mut(block.address() as usize);
         // SAFETY: the bytes are borrowed beyond the copy, the block is as long and nobody else's.
         let (source, mut target) = unsafe {

@@ -1,6 +1,6 @@
 //! Pinned memory through which bytes of pageable host memory pass to and from a device.
 
-use super::allocator::{DeviceAllocator, RawBlock};
+use super::allocator::{DeviceAllocator, MemoryAllocation};
 use super::plan::PINNED;
 
 /// A batch has no more, and no batch in flight keeps more: the server's pool of pinned memory
@@ -14,11 +14,11 @@ const STAGING_BYTES_MIN: usize = 64 << 10;
 /// Pinned memory for one batch at a time, kept between batches.
 pub(super) struct Staging {
     allocator: DeviceAllocator,
-    block: Option<RawBlock>,
+    block: Option<MemoryAllocation>,
     /// Bytes of the block that the batch has.
     used: usize,
     /// Blocks that became too short for the batch, which still uses them.
-    outgrown: Vec<RawBlock>,
+    outgrown: Vec<MemoryAllocation>,
 }
 
 /// Staging memory of one stage of a batch; empty without any.
@@ -40,14 +40,14 @@ impl Staging {
 
     /// `wanted` more bytes for the batch; fewer, perhaps none, where there is no room for them.
     pub(super) fn take(&mut self, wanted: usize) -> StagingBlock {
-        let outgrown: usize = self.outgrown.iter().map(RawBlock::len).sum();
+        let outgrown: usize = self.outgrown.iter().map(MemoryAllocation::len).sum();
         let used = self.used + outgrown;
         let wanted = wanted.min(STAGING_BYTES_MAX.saturating_sub(used));
-        if wanted > self.block.as_ref().map_or(0, RawBlock::len) - self.used {
+        if wanted > self.block.as_ref().map_or(0, MemoryAllocation::len) - self.used {
             // Long enough for a batch such as this.
             let len = (used + wanted).max(STAGING_BYTES_MIN).next_power_of_two();
             // Without room, and in a server without such memory, the driver stages by itself.
-            if let Ok(block) = RawBlock::new(&self.allocator, PINNED, len) {
+            if let Ok(block) = MemoryAllocation::new(&self.allocator, PINNED, len) {
                 let old = self.block.replace(block);
                 self.outgrown.extend(old.filter(|_| self.used > 0));
                 self.used = 0;

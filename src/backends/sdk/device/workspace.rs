@@ -2,14 +2,14 @@
 
 use conch_memory::MemoryPlace;
 
-use super::allocator::{DeviceAllocator, RawBlock};
+use super::allocator::{DeviceAllocator, MemoryAllocation};
 use crate::Error;
 
 /// Memory of an instance's device for one batch at a time, kept between batches.
 pub(super) struct Workspace {
     allocator: DeviceAllocator,
     place: MemoryPlace,
-    block: Option<RawBlock>,
+    block: Option<MemoryAllocation>,
 }
 
 impl Workspace {
@@ -26,11 +26,11 @@ impl Workspace {
     /// # Errors
     /// `Unavailable` if the device has no room.
     pub(super) fn reserve(&mut self, len: usize) -> Result<u64, Error> {
-        if len > self.block.as_ref().map_or(0, RawBlock::len) {
+        if len > self.block.as_ref().map_or(0, MemoryAllocation::len) {
             // First, as both may not fit.
             self.block = None;
-            self.block = Some(RawBlock::new(&self.allocator, self.place, len)?);
+            self.block = Some(MemoryAllocation::new(&self.allocator, self.place, len)?);
         }
-        Ok(self.block.as_ref().map_or(0, RawBlock::address))
+        Ok(self.block.as_ref().map_or(0, MemoryAllocation::address))
     }
 }

@@ -6,27 +6,27 @@ use super::context::Context;
 use super::stream::Stream;
 use crate::call::call;
 use crate::code::{Code, INVALID_VALUE};
-use crate::copy::{CopyEnd, EndKind, copy, fill};
+use crate::copy::{CopyEndpoint, EndpointKind, copy, fill};
 use crate::driver::{Driver, lock};
 
-fn device(address: u64) -> CopyEnd {
-    CopyEnd {
+fn device(address: u64) -> CopyEndpoint {
+    CopyEndpoint {
         address,
-        kind: EndKind::Device,
+        kind: EndpointKind::Device,
     }
 }
 
-fn host(address: *const c_void) -> CopyEnd {
-    CopyEnd {
+fn host(address: *const c_void) -> CopyEndpoint {
+    CopyEndpoint {
         address: address.expose_provenance() as u64,
-        kind: EndKind::Host,
+        kind: EndpointKind::Host,
     }
 }
 
-fn any(address: u64) -> CopyEnd {
-    CopyEnd {
+fn any(address: u64) -> CopyEndpoint {
+    CopyEndpoint {
         address,
-        kind: EndKind::Any,
+        kind: EndpointKind::Any,
     }
 }
 

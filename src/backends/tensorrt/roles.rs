@@ -1,4 +1,4 @@
-//! The wiring of each tensor of an engine, decided once per instance.
+//! The role of each tensor of an engine, decided once per instance.
 
 use conch_backend_sdk as sdk;
 use sdk::{BatchInput, BatchOutput, Error, ModelConfig};
@@ -7,7 +7,7 @@ use crate::facts::{Facts, Tensor};
 
 /// Where an input of the engine comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InputFeed {
+pub enum InputRole {
     /// Inputs of the requests, joined along the batch.
     Rows,
     /// The same, of a control of sequences: one element each.
@@ -22,7 +22,7 @@ pub enum InputFeed {
 
 /// Where an output of the engine goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Delivery {
+pub struct OutputRole {
     /// Into responses, if they want it.
     pub is_response: bool,
     /// Into the states of sequences.
@@ -31,26 +31,26 @@ pub struct Delivery {
     pub cut: Option<BatchOutput>,
 }
 
-/// The wiring of each tensor, by its number.
+/// The role of each tensor, by its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TensorWiring {
-    Input(InputFeed),
-    Output(Delivery),
+pub enum TensorRole {
+    Input(InputRole),
+    Output(OutputRole),
 }
 
 /// # Errors
 /// What the configuration has wrong.
-pub fn wire(config: &ModelConfig, facts: &Facts) -> Result<Vec<TensorWiring>, Error> {
+pub fn tensor_roles(config: &ModelConfig, facts: &Facts) -> Result<Vec<TensorRole>, Error> {
     let inputs = config.inputs()?;
     let outputs = config.outputs()?;
     let controls = config.controls()?;
     let batch_inputs = config.batch_inputs()?;
     let batch_outputs = config.batch_outputs()?;
     let states = config.states()?;
-    let wiring = |tensor: &Tensor| {
+    let role = |tensor: &Tensor| {
         let is_named = |name: &std::ffi::CStr| name == tensor.name.as_c_str();
         if !tensor.is_input {
-            return TensorWiring::Output(Delivery {
+            return TensorRole::Output(OutputRole {
                 is_response: outputs.iter().any(|output| is_named(&output.name)),
                 is_state: states.iter().any(|state| is_named(&state.output)),
                 cut: batch_outputs
@@ -60,24 +60,24 @@ pub fn wire(config: &ModelConfig, facts: &Facts) -> Result<Vec<TensorWiring>, Er
             });
         }
         if tensor.is_shape {
-            return TensorWiring::Input(InputFeed::Shape);
+            return TensorRole::Input(InputRole::Shape);
         }
         let made = batch_inputs
             .iter()
             .find(|input| input.targets.iter().any(|target| is_named(target)));
         if let Some(made) = made {
-            return TensorWiring::Input(InputFeed::Shapes(made.clone()));
+            return TensorRole::Input(InputRole::Shapes(made.clone()));
         }
         if controls.iter().any(|control| control.name == tensor.name()) {
-            return TensorWiring::Input(InputFeed::Control);
+            return TensorRole::Input(InputRole::Control);
         }
         let input = inputs.iter().find(|input| is_named(&input.name));
         match input.is_some_and(|input| input.is_ragged) {
-            true => TensorWiring::Input(InputFeed::Ragged),
-            false => TensorWiring::Input(InputFeed::Rows),
+            true => TensorRole::Input(InputRole::Ragged),
+            false => TensorRole::Input(InputRole::Rows),
         }
     };
-    Ok(facts.tensors.iter().map(wiring).collect())
+    Ok(facts.tensors.iter().map(role).collect())
 }
 
 #[cfg(test)]
@@ -120,18 +120,18 @@ mod tests {
                     {"kind": "CONTROL_SEQUENCE_START", "fp32_false_true": [0, 1]}]}],
                 "state": [{"input_name": "si", "output_name": "so", "data_type": "TYPE_FP32",
                            "dims": [2]}]}}));
-        let wirings = wire(&config, &facts).unwrap();
-        let [a, r, n, start, s, si, y, so] = &wirings[..] else {
-            panic!("{wirings:?}")
+        let roles = tensor_roles(&config, &facts).unwrap();
+        let [a, r, n, start, s, si, y, so] = &roles[..] else {
+            panic!("{roles:?}")
         };
-        assert_eq!([a, si], [&TensorWiring::Input(InputFeed::Rows); 2]);
-        assert_eq!(r, &TensorWiring::Input(InputFeed::Ragged));
-        assert!(matches!(n, TensorWiring::Input(InputFeed::Shapes(_))));
-        assert_eq!(start, &TensorWiring::Input(InputFeed::Control));
-        assert_eq!(s, &TensorWiring::Input(InputFeed::Shape));
+        assert_eq!([a, si], [&TensorRole::Input(InputRole::Rows); 2]);
+        assert_eq!(r, &TensorRole::Input(InputRole::Ragged));
+        assert!(matches!(n, TensorRole::Input(InputRole::Shapes(_))));
+        assert_eq!(start, &TensorRole::Input(InputRole::Control));
+        assert_eq!(s, &TensorRole::Input(InputRole::Shape));
         assert!(matches!(
             y,
-            TensorWiring::Output(Delivery {
+            TensorRole::Output(OutputRole {
                 is_response: true,
                 is_state: false,
                 cut: Some(_)
@@ -139,7 +139,7 @@ mod tests {
         ));
         assert!(matches!(
             so,
-            TensorWiring::Output(Delivery {
+            TensorRole::Output(OutputRole {
                 is_response: false,
                 is_state: true,
                 cut: None
