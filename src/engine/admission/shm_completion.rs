@@ -41,6 +41,10 @@ impl Completion for ShmCompletion {
         self.inner.wake();
     }
 
+    fn has_waiting(&self) -> bool {
+        self.inner.has_waiting()
+    }
+
     fn is_on(&self, cpu: usize) -> bool {
         self.inner.is_on(cpu)
     }

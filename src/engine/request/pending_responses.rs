@@ -61,6 +61,11 @@ impl PendingResponses {
         !self.unwoken.is_empty()
     }
 
+    /// Whether receivers that are still to be woken have not taken what they got.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.unwoken.iter().any(|receiver| receiver.has_waiting())
+    }
+
     fn deliver(&mut self) {
         for (completion, delivery) in self.waiting.drain(..) {
             completion.deliver(delivery);

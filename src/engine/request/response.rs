@@ -109,6 +109,11 @@ pub trait Completion: Send + Sync {
     /// Makes the receiver look. Called once after one or more deliveries.
     fn wake(&self);
 
+    /// Whether deliveries wait that the receiver has not taken yet.
+    fn has_waiting(&self) -> bool {
+        true
+    }
+
     /// Whether the receiver is a thread that runs on this CPU alone. Then a core that computes
     /// there may finish other brief batches before it wakes the receiver, which takes the CPU from
     /// it.

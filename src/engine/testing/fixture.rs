@@ -172,6 +172,11 @@ impl Completion for Recorder {
         self.changed.notify_all();
     }
 
+    fn has_waiting(&self) -> bool {
+        let deliveries = self.deliveries.lock().expect("no test panics with it");
+        !deliveries.is_empty()
+    }
+
     fn is_on(&self, _cpu: usize) -> bool {
         self.is_near
     }

@@ -233,6 +233,10 @@ impl Completion for ShardHandle {
         self.mailbox.notify();
     }
 
+    fn has_waiting(&self) -> bool {
+        !self.mailbox.is_empty()
+    }
+
     fn is_on(&self, cpu: usize) -> bool {
         self.cpu.get() == Some(&cpu) && !self.is_starving.load(Ordering::Relaxed)
     }

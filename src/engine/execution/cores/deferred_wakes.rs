@@ -7,6 +7,9 @@
 //! after [`DEFERRAL_NS_MAX`] at the latest. What a batch answered is delivered before: a shard that
 //! runs anyway finds it, at a heartbeat at the latest, also if the next execution never ends.
 //! Receivers that could run on another CPU meanwhile are woken at once.
+//!
+//! How long the next execution takes is not known: it is taken to be brief if the last one was.
+//! After a mistake [`SKIP_COUNT`] executions defer nothing.
 
 use conch_net::affinity::current_cpu;
 
@@ -15,13 +18,11 @@ use crate::clock::monotonic_ns;
 
 /// No wake is deferred for longer, but for one execution.
 const DEFERRAL_NS_MAX: u64 = 300_000;
-/// Wakes are deferred by executions that take no longer. On the clock: a shard that clients wake
-/// meanwhile may have had the CPU for a part of it.
+/// On the clock. A longer execution is not brief, and too long to wait for.
 const EXECUTION_NS_MAX: u64 = 200_000;
-/// Executions before which no wake is deferred: at first, as a new model's take longer.
-const FIRST_SKIPS: u32 = 16;
-/// The same after long ones, at most.
-const SKIPS_MAX: u32 = 1 << 12;
+/// Executions without a deferral after a receiver waited through one that was too long: of a model
+/// whose executions differ, a batch in so many is answered late.
+const SKIP_COUNT: u32 = 256;
 
 /// Of one core.
 #[derive(Debug)]
@@ -30,15 +31,9 @@ pub(super) struct DeferredWakes {
     is_enabled: bool,
     /// When the first deferred wake was due.
     since_ns: u64,
-    brevity: Brevity,
-}
-
-/// Whether the next execution is expected to be brief. Each that was long keeps four times as many
-/// from it as the one before, each brief one half as many.
-#[derive(Debug)]
-struct Brevity {
-    skip_count: u32,
-    penalty: u32,
+    /// Whether the last execution was.
+    was_brief: bool,
+    skips_left: u32,
 }
 
 impl DeferredWakes {
@@ -46,10 +41,8 @@ impl DeferredWakes {
         DeferredWakes {
             is_enabled,
             since_ns: 0,
-            brevity: Brevity {
-                skip_count: FIRST_SKIPS,
-                penalty: 0,
-            },
+            was_brief: false,
+            skips_left: 0,
         }
     }
 
@@ -75,7 +68,12 @@ impl DeferredWakes {
     }
 
     fn flush(&mut self, begin_ns: u64, end_ns: u64, cpu: usize, pending: &mut PendingResponses) {
-        self.brevity.note(end_ns.saturating_sub(begin_ns));
+        self.was_brief = end_ns.saturating_sub(begin_ns) <= EXECUTION_NS_MAX;
+        // A receiver that has taken what it got ran meanwhile, which is what took long.
+        self.skips_left = match !self.was_brief && pending.has_waiting() {
+            true => SKIP_COUNT,
+            false => self.skips_left.saturating_sub(1),
+        };
         if !pending.has_unwoken() {
             self.since_ns = end_ns;
         }
@@ -83,24 +81,9 @@ impl DeferredWakes {
     }
 
     fn may_wait_at(&self, now_ns: u64) -> bool {
-        self.brevity.expects_brief() && now_ns.saturating_sub(self.since_ns) < DEFERRAL_NS_MAX
-    }
-}
-
-impl Brevity {
-    fn expects_brief(&self) -> bool {
-        self.skip_count == 0
-    }
-
-    fn note(&mut self, duration_ns: u64) {
-        if duration_ns > EXECUTION_NS_MAX {
-            self.penalty = (self.penalty * 4).clamp(4, SKIPS_MAX);
-            self.skip_count = self.penalty;
-        } else if self.skip_count > 0 {
-            self.skip_count -= 1;
-        } else {
-            self.penalty /= 2;
-        }
+        self.was_brief
+            && self.skips_left == 0
+            && now_ns.saturating_sub(self.since_ns) < DEFERRAL_NS_MAX
     }
 }
 
@@ -112,36 +95,34 @@ mod tests {
     use crate::testing::Recorder;
     use crate::{Completion, Delivery};
 
-    fn after_first_skips() -> DeferredWakes {
-        let mut wakes = DeferredWakes::new(true);
-        for _ in 0..FIRST_SKIPS {
-            assert!(!wakes.may_wait_at(0));
-            wakes.brevity.note(0);
-        }
-        wakes
+    const BRIEF_NS: u64 = 10_000;
+
+    /// A core after an execution of so long, which has answered `recorder`, and the time.
+    fn execute(
+        wakes: &mut DeferredWakes,
+        pending: &mut PendingResponses,
+        recorder: &Arc<Recorder>,
+        begin_ns: u64,
+        duration_ns: u64,
+    ) -> u64 {
+        let receiver: Arc<dyn Completion> = Arc::clone(recorder) as _;
+        pending.push_to(&receiver, Delivery::new(0, None, true));
+        let end_ns = begin_ns + duration_ns;
+        wakes.flush(begin_ns, end_ns, 0, pending);
+        end_ns
     }
 
     #[test]
     fn brief_batches_defer_wakes_to_the_end_of_the_time() {
         const STEP_NS: u64 = 70_000;
         let recorder = Arc::new(Recorder::near());
-        let mut wakes = after_first_skips();
-        let mut pending = PendingResponses::default();
+        let (mut wakes, mut pending) = (DeferredWakes::new(true), PendingResponses::default());
+        let mut now_ns = 0;
         // Four executions begin before the time is over.
-        for (step, may_wait) in [
-            (1, true),
-            (2, true),
-            (3, true),
-            (4, true),
-            (5, true),
-            (6, false),
-        ] {
-            let receiver: Arc<dyn Completion> = Arc::clone(&recorder) as _;
-            pending.push_to(&receiver, Delivery::new(step, None, true));
-            let end_ns = step * STEP_NS;
-            wakes.flush(end_ns - STEP_NS, end_ns, 0, &mut pending);
-            assert_eq!(recorder.wait(1)[0].slot(), step, "it is delivered at once");
-            assert_eq!(wakes.may_wait_at(end_ns), may_wait, "{step}");
+        for may_wait in [true, true, true, true, true, false] {
+            now_ns = execute(&mut wakes, &mut pending, &recorder, now_ns, STEP_NS);
+            assert_eq!(recorder.wait(1).len(), 1, "it is delivered at once");
+            assert_eq!(wakes.may_wait_at(now_ns), may_wait, "{now_ns}");
         }
         assert_eq!(recorder.wake_count(), 0);
         pending.flush();
@@ -149,22 +130,44 @@ mod tests {
     }
 
     #[test]
-    fn long_executions_end_deferrals_for_a_while() {
-        let mut brevity = after_first_skips().brevity;
-        let skips = |duration_ns: u64, brevity: &mut Brevity| {
-            brevity.note(duration_ns);
-            let mut count = 0;
-            while !brevity.expects_brief() {
-                brevity.note(EXECUTION_NS_MAX);
-                count += 1;
-            }
-            count
-        };
-        for expected in [4, 16, 64, 256, 1024, 4096, 4096] {
-            assert_eq!(skips(EXECUTION_NS_MAX + 1, &mut brevity), expected);
+    fn a_long_execution_defers_nothing() {
+        let recorder = Arc::new(Recorder::near());
+        let (mut wakes, mut pending) = (DeferredWakes::new(true), PendingResponses::default());
+        assert!(!wakes.may_wait_at(0), "nothing is known yet");
+        for (duration_ns, may_wait) in [
+            (EXECUTION_NS_MAX + 1, false),
+            (EXECUTION_NS_MAX, true),
+            (u64::MAX / 2, false),
+            (BRIEF_NS, true),
+        ] {
+            let now_ns = execute(&mut wakes, &mut pending, &recorder, 0, duration_ns);
+            assert_eq!(wakes.may_wait_at(now_ns), may_wait, "{duration_ns}");
+            // As the core does where it may not wait, or has no other batch.
+            pending.flush();
         }
-        // A brief one after them halves it.
-        (0..9).for_each(|_| brevity.note(0));
-        assert_eq!(skips(u64::MAX, &mut brevity), 32);
+    }
+
+    #[test]
+    fn a_receiver_that_waited_too_long_ends_deferrals_for_a_while() {
+        for has_run in [false, true] {
+            let recorder = Arc::new(Recorder::near());
+            let (mut wakes, mut pending) = (DeferredWakes::new(true), PendingResponses::default());
+            let mut run = |duration_ns| {
+                let now_ns = execute(&mut wakes, &mut pending, &recorder, 0, duration_ns);
+                let may_wait = wakes.may_wait_at(now_ns);
+                if !may_wait {
+                    pending.flush();
+                }
+                may_wait
+            };
+            assert!(run(BRIEF_NS));
+            if has_run {
+                recorder.wait(1);
+            }
+            assert!(!run(EXECUTION_NS_MAX + 1));
+            let skipped = (0..).take_while(|_| !run(BRIEF_NS)).count();
+            let expected = if has_run { 0 } else { SKIP_COUNT as usize - 1 };
+            assert_eq!(skipped, expected, "{has_run}");
+        }
     }
 }
