@@ -13,6 +13,7 @@ use conch_python_ipc::{
     BlockAllocator, BlockHeader, MESSAGE_BYTES_MAX, Message, MessageSlot, OffsetRing, PageBound,
     SegmentError, SharedSegment,
 };
+use conch_sync::CpuOffers;
 use rustix::process::{Pid, Signal};
 
 use crate::devices::StubDevices;
@@ -46,6 +47,8 @@ pub(crate) struct StubProcess {
     is_dead: AtomicBool,
     /// The last reply that was taken.
     last_reply: AtomicU32,
+    /// To a stub that waits for the CPU of whoever has a look at its reply.
+    cpu_offers: CpuOffers,
     /// GPUs on which the stub has tensors.
     pub(crate) devices: StubDevices,
     /// Output blocks that the stub was told of.
@@ -123,6 +126,7 @@ impl StubProcess {
             ended: Condvar::new(),
             is_dead: AtomicBool::new(false),
             last_reply: AtomicU32::new(0),
+            cpu_offers: CpuOffers::new(),
             devices: StubDevices::new(devices, segment_bytes),
             kept: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
@@ -251,6 +255,12 @@ impl StubProcess {
         timeout: Duration,
         look: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, NoReply> {
+        if self.cpu_offers.is_due() {
+            let last = self.last_reply.load(Ordering::Relaxed);
+            let slot = MessageSlot::of(&self.responses);
+            // What it finds, the wait finds too.
+            self.cpu_offers.offer(|| slot.poll(last));
+        }
         let reply = self.wait_for_reply(sent, Some(timeout))?;
         let reply = self.message(reply.offset);
         Ok(reply.map(|reply| {

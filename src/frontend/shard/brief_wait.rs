@@ -11,8 +11,7 @@
 //! may a message of another thread be handled, or the end of the connection be noticed. None begins
 //! after [`BEGIN_NS_MAX`] of a turn: so late may a timer fire, and the only ones that run then are
 //! those of idle connections. Requests with a deadline are not waited for. Where clients or models
-//! take longer than a wait, waits are in vain, so each failure makes the next ones rarer by four,
-//! each success more frequent by two.
+//! take longer than a wait, waits are in vain, and become rare: 250 us in 4,096 requests.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -22,14 +21,12 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use conch_engine::{InlineTurn, Progress, clock};
-use conch_sync::{Messages, Receiver};
+use conch_sync::{Messages, Receiver, TrialBackoff};
 
 /// The longest wait.
 const WAIT_NS_MAX: u64 = 250_000;
 /// After this part of a turn no wait begins.
 const BEGIN_NS_MAX: u64 = 2_000_000;
-/// Occasions without a wait after failures, at most: 250 us in 4,096 requests.
-const PENALTY_MAX: u32 = 1 << 12;
 
 /// When a shard waits outside of its executor. One per shard.
 pub(crate) struct BriefWait {
@@ -41,15 +38,8 @@ pub(crate) struct BriefWait {
     awaits_reply: Cell<bool>,
     /// What the shard is to execute itself, if its queue took the offer.
     turn: Cell<Option<InlineTurn>>,
-    replies: Frequency,
-    requests: Frequency,
-}
-
-/// How often waits are tried, as far as they brought something.
-#[derive(Default)]
-struct Frequency {
-    skip_count: Cell<u32>,
-    penalty: Cell<u32>,
+    replies: TrialBackoff,
+    requests: TrialBackoff,
 }
 
 impl BriefWait {
@@ -60,8 +50,8 @@ impl BriefWait {
             turn_begin_ns: Cell::new(0),
             awaits_reply: Cell::new(false),
             turn: Cell::new(None),
-            replies: Frequency::default(),
-            requests: Frequency::default(),
+            replies: TrialBackoff::skipping(0),
+            requests: TrialBackoff::skipping(0),
         }
     }
 
@@ -87,7 +77,7 @@ impl BriefWait {
         let progress = turn.and_then(|turn| turn.run(Duration::from_nanos(WAIT_NS_MAX)));
         if let Some(progress) = progress {
             self.awaits_reply.set(false);
-            self.replies.learn(progress == Progress::Done);
+            self.replies.note(progress == Progress::Done);
         }
         progress.is_some()
     }
@@ -106,7 +96,7 @@ impl BriefWait {
             return None;
         }
         let messages = wait_on_thread(receiver, Duration::from_nanos(WAIT_NS_MAX));
-        self.replies.learn(messages.is_some());
+        self.replies.note(messages.is_some());
         messages
     }
 
@@ -119,7 +109,7 @@ impl BriefWait {
             return false;
         }
         let has_come = conch_net::wait_readable(socket, Duration::from_nanos(WAIT_NS_MAX));
-        self.requests.learn(has_come);
+        self.requests.note(has_come);
         has_come
     }
 
@@ -134,23 +124,6 @@ impl BriefWait {
         self.turn_begin_ns
             .set(if may_begin { turn_begin_ns } else { 0 });
         may_begin
-    }
-}
-
-impl Frequency {
-    fn is_due(&self) -> bool {
-        let skip_count = self.skip_count.get();
-        self.skip_count.set(skip_count.saturating_sub(1));
-        skip_count == 0
-    }
-
-    fn learn(&self, has_paid: bool) {
-        let penalty = match has_paid {
-            true => self.penalty.get() / 2,
-            false => (self.penalty.get() * 4).clamp(4, PENALTY_MAX),
-        };
-        self.penalty.set(penalty);
-        self.skip_count.set(penalty);
     }
 }
 
@@ -243,26 +216,6 @@ mod tests {
         assert!(brief_wait.expect_reply(true));
         brief_wait.forget_reply();
         assert!(brief_wait.wait_for_reply(&mut receiver).is_none());
-    }
-
-    #[test]
-    fn failures_make_waits_rare_and_successes_bring_them_back() {
-        let frequency = Frequency::default();
-        let waits = |count: u32, pays: bool| -> Vec<u32> {
-            let is_due = |_: &u32| {
-                let is_due = frequency.is_due();
-                if is_due {
-                    frequency.learn(pays);
-                }
-                is_due
-            };
-            (0..count).filter(is_due).collect()
-        };
-        assert_eq!(waits(100, false), [0, 5, 22, 87]);
-        // 244 are left to skip, then half as many each time.
-        assert_eq!(waits(245, true), [244]);
-        assert_eq!(waits(1000, true)[..2], [128, 193]);
-        assert_eq!(waits(3, true), [0, 1, 2]);
     }
 
     #[test]
