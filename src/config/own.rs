@@ -28,6 +28,10 @@ pub const EXECUTION_TIMEOUT_SECONDS: &str = "CONCH_EXECUTION_TIMEOUT_SECONDS";
 /// Far more than a batch takes; a device that needs more hangs.
 const EXECUTION_TIMEOUT_SECONDS_DEFAULT: u64 = 600;
 
+/// Whether threads that submit may execute in place of an idle core; unset, where the backend is
+/// made for it.
+pub const INLINE: &str = "CONCH_INLINE";
+
 /// How often in the life of the server a model is loaded again by itself after an execution did not
 /// end in time. Each time leaves an instance behind.
 pub const RELOADS_MAX: &str = "CONCH_RELOADS_MAX";
@@ -52,6 +56,8 @@ pub struct OwnParameters {
     /// 0: none.
     pub execution_timeout_seconds: u64,
     pub reloads_max: u32,
+    /// None: where the backend is made for it.
+    pub inline: Option<bool>,
 }
 
 impl Default for OwnParameters {
@@ -66,6 +72,7 @@ impl Default for OwnParameters {
             share_weight: SHARE_WEIGHT_DEFAULT,
             execution_timeout_seconds: EXECUTION_TIMEOUT_SECONDS_DEFAULT,
             reloads_max: 0,
+            inline: None,
         }
     }
 }
@@ -108,6 +115,7 @@ impl OwnParameters {
             reloads_max: reader
                 .value(RELOADS_MAX, "a number of reloads")?
                 .unwrap_or(0),
+            inline: reader.value(INLINE, "true or false")?,
         })
     }
 }
@@ -162,6 +170,7 @@ mod tests {
                 (SEQUENCE_DRAIN_SECONDS, "0"),
                 (EXECUTION_TIMEOUT_SECONDS, "30"),
                 (RELOADS_MAX, "2"),
+                (INLINE, "false"),
             ],
             Ok(OwnParameters {
                 requests_max: Some(7),
@@ -171,6 +180,7 @@ mod tests {
                 sequence_drain_seconds: 0,
                 execution_timeout_seconds: 30,
                 reloads_max: 2,
+                inline: Some(false),
                 ..OwnParameters::default()
             }),
         );
@@ -206,6 +216,10 @@ mod tests {
         check(
             &[(RELOADS_MAX, "-1")],
             Err("parameter 'CONCH_RELOADS_MAX' of model 'm' must be a number of reloads, got '-1'"),
+        );
+        check(
+            &[(INLINE, "1")],
+            Err("parameter 'CONCH_INLINE' of model 'm' must be true or false, got '1'"),
         );
         check(
             &[(DEADLINE_ORDER, "yes")],

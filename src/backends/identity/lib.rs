@@ -20,7 +20,7 @@ use std::time::Duration;
 use conch_backend_sdk as sdk;
 use sdk::{
     Batch, DetachedBatch, DeviceStream, Error, Input, InstanceContext, ModelConfig, ModelContext,
-    Request,
+    Progress, Request,
 };
 
 use activities::Activities;
@@ -28,7 +28,7 @@ use controls::Controls;
 use on_device::Batches;
 use pairing::Pair;
 
-sdk::export_backend!(Identity, stream);
+sdk::export_backend!(Identity, open, stream);
 
 /// What the models share.
 pub struct Identity {
@@ -253,6 +253,16 @@ impl sdk::Instance for Instance {
 }
 
 impl Instance {
+    /// Whether a batch is copied on the host, and nothing else.
+    fn is_brief(&self, model: &Model, batch: &Batch<'_>) -> bool {
+        let settings = &model.settings;
+        self.device.is_none()
+            && self.delay.is_zero()
+            && !settings.has_controls
+            && settings.activities.is_none()
+            && !batch.is_decoupled()
+    }
+
     /// How long a batch is to take.
     ///
     /// # Errors
@@ -270,6 +280,25 @@ impl Instance {
             }
         }
         Ok(delay)
+    }
+}
+
+impl sdk::OpenInstance for Instance {
+    fn begin(
+        &mut self,
+        model: &Model,
+        batch: &Batch<'_>,
+        _limit: Duration,
+    ) -> Result<Progress, Error> {
+        if !self.is_brief(model, batch) {
+            return Ok(Progress::Open);
+        }
+        sdk::Instance::execute(self, model, batch)?;
+        Ok(Progress::Done)
+    }
+
+    fn end(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        sdk::Instance::execute(self, model, batch)
     }
 }
 

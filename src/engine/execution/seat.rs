@@ -67,10 +67,11 @@ impl Seat {
         self.core
     }
 
-    /// Whether other threads may execute here: one instance, which can be left open.
-    pub(crate) fn takes_inline(&self) -> bool {
+    /// Whether other threads may execute here: one instance, which can be left open, or whose
+    /// executions `are_brief`, as its model says.
+    pub(crate) fn takes_inline(&self, are_brief: bool) -> bool {
         match &*self.lock().instances {
-            [instance] => instance.can_begin(),
+            [instance] => instance.can_begin() || are_brief,
             _ => false,
         }
     }

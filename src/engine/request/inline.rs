@@ -22,7 +22,8 @@ pub enum Progress {
 /// A queue whose batches may be executed on other threads than its cores.
 pub trait InlineQueue: Send + Sync {
     /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
-    /// core goes on. None if it found nothing to execute, or no place.
+    /// core goes on. None if it found nothing to execute, or no place. After an execution that took
+    /// longer, the queue takes fewer offers.
     fn execute_inline(&self, limit: Duration) -> Option<Progress>;
 
     /// Leaves what was submitted to a core.

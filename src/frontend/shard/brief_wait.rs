@@ -4,8 +4,7 @@
 //! the one request in flight, or the next request. Everything else that may come (new connections,
 //! heartbeats, drain) comes through the mailbox. Such a shard blocks on the mailbox, or on the
 //! socket, for a short time, where that is cheaper than the executor's way into sleep and out of it
-//! (`GAINS_BY_BRIEF_WAITS` of the runtime: so it is with glommio). Over every executor it executes
-//! the request itself if the queue takes its offer.
+//! (`GAINS_BY_BRIEF_WAITS` of the runtime: so it is with glommio).
 //!
 //! A wait lasts [`WAIT_NS_MAX`] at most, and the mailbox is looked at between two waits: so late
 //! may a message of another thread be handled, or the end of the connection be noticed. None begins
@@ -20,7 +19,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use conch_engine::{InlineTurn, Progress, clock};
+use conch_engine::clock;
 use conch_sync::{Messages, Receiver, TrialBackoff};
 
 /// The longest wait.
@@ -31,25 +30,19 @@ const BEGIN_NS_MAX: u64 = 2_000_000;
 /// When a shard waits outside of its executor. One per shard.
 pub(crate) struct BriefWait {
     is_enabled: bool,
-    /// Whether the shard also waits outside of its executor, and not only executes itself.
-    blocks: bool,
     /// When the first wait of the turn began; 0 before it.
     turn_begin_ns: Cell<u64>,
     awaits_reply: Cell<bool>,
-    /// What the shard is to execute itself, if its queue took the offer.
-    turn: Cell<Option<InlineTurn>>,
     replies: TrialBackoff,
     requests: TrialBackoff,
 }
 
 impl BriefWait {
-    pub(super) fn new(is_enabled: bool, blocks: bool) -> BriefWait {
+    pub(super) fn new(is_enabled: bool) -> BriefWait {
         BriefWait {
             is_enabled,
-            blocks,
             turn_begin_ns: Cell::new(0),
             awaits_reply: Cell::new(false),
-            turn: Cell::new(None),
             replies: TrialBackoff::skipping(0),
             requests: TrialBackoff::skipping(0),
         }
@@ -63,25 +56,6 @@ impl BriefWait {
         awaits
     }
 
-    /// What the shard owes the queue of the request that it expects a reply to.
-    pub(super) fn owe(&self, turn: Option<InlineTurn>) {
-        if turn.is_some() {
-            self.turn.set(turn);
-        }
-    }
-
-    /// Executes in place of a core what the shard owes, for the longest wait at most. True if that
-    /// brought the reply, or left it to a core after that time: either way it is not waited for.
-    pub(super) fn execute_owed(&self) -> bool {
-        let turn = self.turn.take();
-        let progress = turn.and_then(|turn| turn.run(Duration::from_nanos(WAIT_NS_MAX)));
-        if let Some(progress) = progress {
-            self.awaits_reply.set(false);
-            self.replies.note(progress == Progress::Done);
-        }
-        progress.is_some()
-    }
-
     /// Something else brought messages.
     pub(super) fn forget_reply(&self) {
         self.awaits_reply.set(false);
@@ -92,7 +66,7 @@ impl BriefWait {
         &self,
         receiver: &mut Receiver<T>,
     ) -> Option<Messages<T>> {
-        if !self.awaits_reply.take() || !self.blocks {
+        if !self.awaits_reply.take() {
             return None;
         }
         let messages = wait_on_thread(receiver, Duration::from_nanos(WAIT_NS_MAX));
@@ -104,8 +78,7 @@ impl BriefWait {
     /// longest wait, or if there is none now. `is_alone`: no request is in flight, and there is no
     /// other connection.
     pub(super) fn wait_for_request(&self, is_alone: bool, socket: RawFd) -> bool {
-        let blocks = self.is_enabled && self.blocks;
-        if !(blocks && is_alone && self.requests.is_due() && self.may_begin()) {
+        if !(self.is_enabled && is_alone && self.requests.is_due() && self.may_begin()) {
             return false;
         }
         let has_come = conch_net::wait_readable(socket, Duration::from_nanos(WAIT_NS_MAX));
@@ -199,20 +172,19 @@ mod tests {
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(b"GET").unwrap();
         mailbox.post(1).unwrap();
-        for (is_enabled, blocks, is_alone, expects, waits) in [
-            (false, true, true, false, false),
-            (true, true, false, false, false),
-            (true, false, true, true, false),
-            (true, true, true, true, true),
+        for (is_enabled, is_alone, waits) in [
+            (false, true, false),
+            (true, false, false),
+            (true, true, true),
         ] {
-            let brief_wait = BriefWait::new(is_enabled, blocks);
+            let brief_wait = BriefWait::new(is_enabled);
             let socket = server.as_raw_fd();
             assert_eq!(brief_wait.wait_for_request(is_alone, socket), waits);
-            assert_eq!(brief_wait.expect_reply(is_alone), expects);
+            assert_eq!(brief_wait.expect_reply(is_alone), waits);
             let replies = brief_wait.wait_for_reply(&mut receiver);
             assert_eq!(replies.is_some(), waits);
         }
-        let brief_wait = BriefWait::new(true, true);
+        let brief_wait = BriefWait::new(true);
         assert!(brief_wait.expect_reply(true));
         brief_wait.forget_reply();
         assert!(brief_wait.wait_for_reply(&mut receiver).is_none());
@@ -220,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_turn_has_an_end() {
-        let brief_wait = BriefWait::new(true, true);
+        let brief_wait = BriefWait::new(true);
         assert!(brief_wait.may_begin());
         while brief_wait.may_begin() {}
         assert!(brief_wait.may_begin(), "another turn");

@@ -118,21 +118,20 @@ impl Shard {
             queue_start_ns: 0,
             deadline_ns: deadline_ns.unwrap_or(0),
         };
+        // Its deadline would come while the shard executes or waits.
+        let may_wait = deadline_ns.is_none();
+        let may_execute = may_wait && self.in_flight.borrow().len() == 1;
         let is_courteous = self.yield_policy.wish();
-        let is_awaited = self
-            .brief_wait
-            .expect_reply(deadline_ns.is_none() && self.is_alone(1));
+        let is_awaited = self.brief_wait.expect_reply(may_wait && self.is_alone(1));
         if is_courteous || is_awaited {
-            // The pump looks at the end of this turn, whoever notifies.
-            self.link.disarm();
-            self.wake_pump();
+            self.look_at_end_of_turn();
         }
         let mut byte_count = 0usize;
         for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
             chunk.mark_complete();
             byte_count = byte_count.saturating_add(chunk.len());
         }
-        let mut offer = InlineOffer::new(is_awaited && byte_count <= INLINE_BYTES_MAX);
+        let mut offer = InlineOffer::new(may_execute && byte_count <= INLINE_BYTES_MAX);
         let submitted = engine.submit(
             permit,
             draft,
@@ -141,7 +140,10 @@ impl Shard {
             timestamps,
             &mut offer,
         );
-        self.brief_wait.owe(offer.into_turn());
+        if let Some(turn) = offer.into_turn() {
+            self.owed_execution.owe(turn);
+            self.look_at_end_of_turn();
+        }
         if submitted.is_err() {
             self.in_flight.borrow_mut().release(slot);
         }

@@ -15,6 +15,7 @@ mod in_flight;
 mod inference;
 pub(crate) mod link;
 pub(crate) mod offload;
+mod owed_execution;
 mod response;
 mod runtime;
 mod shares;

@@ -17,6 +17,7 @@ use super::drain::{DrainFuture, DrainSignal};
 use super::in_flight::InFlight;
 use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
+use super::owed_execution::OwedExecution;
 use super::runtime::{GAINS_BY_BRIEF_WAITS, Task};
 use super::slab::Slab;
 use super::spares::SpareBuffers;
@@ -43,6 +44,7 @@ pub struct Shard {
     pub(super) completion: Arc<dyn Completion>,
     pub(super) yield_policy: YieldPolicy,
     pub(super) brief_wait: BriefWait,
+    pub(super) owed_execution: OwedExecution,
     pub(super) pump_waker: RefCell<Option<Waker>>,
     pub(super) drain: DrainSignal,
     pub(super) offload: Offload,
@@ -86,7 +88,8 @@ impl Shard {
             tasks: RefCell::new(Slab::new()),
             completion,
             yield_policy: YieldPolicy::new(!options.shards_spin),
-            brief_wait: BriefWait::new(!options.shards_spin, GAINS_BY_BRIEF_WAITS),
+            brief_wait: BriefWait::new(GAINS_BY_BRIEF_WAITS && !options.shards_spin),
+            owed_execution: OwedExecution::default(),
             pump_waker: RefCell::new(None),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),

@@ -173,8 +173,10 @@ impl Shard {
                 let messages = receiver.take();
                 (!messages.is_empty()).then_some(messages)
             };
-            let offered = if self.brief_wait.execute_owed() {
+            let offered = if self.owed_execution.execute() {
+                // A core may have been left with it, for longer than it is worth to wait.
                 self.yield_policy.forget();
+                self.brief_wait.forget_reply();
                 look()
             } else {
                 self.yield_policy.offer(look)
@@ -195,6 +197,12 @@ impl Shard {
             *kept = Some(waker.clone());
             self.link.set_pump_waker(waker);
         }
+    }
+
+    /// Has the pump look for replies at the end of this turn, whoever notifies.
+    pub(super) fn look_at_end_of_turn(&self) {
+        self.link.disarm();
+        self.wake_pump();
     }
 
     pub(super) fn wake_pump(&self) {

@@ -3,34 +3,43 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conch_config::Scheduling;
+use conch_config::{InstanceKind, Scheduling};
 
 use crate::OwnedRequest;
-use crate::clock::Monotonic;
+use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, deadline_of};
 use crate::execution::seat::Seat;
 use crate::request::inline::{INLINE_BYTES_MAX, InlineQueue, Progress};
 
 /// Batches of more requests are left to the core: each takes some microseconds.
 const INLINE_REQUESTS_MAX: usize = 16;
+/// Offers that are refused at first: a new model's executions take longer.
+pub(crate) const FIRST_REFUSALS: u32 = 16;
 
 impl ModelQueue {
-    /// Lets other threads execute at `seat`, if its instance is made for that and its queue forms a
-    /// batch of whatever is there. One core's seat is enough: only submitters that are alone make
-    /// offers.
+    /// Lets other threads execute at `seat`, if its instance is made for that or its model says so,
+    /// and its queue forms a batch of whatever is there. One core's seat is enough: only submitters
+    /// that are alone make offers.
     pub(crate) fn open_seat(&self, seat: &Arc<Seat>) {
         let is_immediate = match &self.config.scheduling {
             Scheduling::Default => true,
             Scheduling::Dynamic(settings) => settings.max_queue_delay_us == 0,
             _ => false,
         };
+        let is_wanted = self.config.own.inline;
         if is_immediate
+            && is_wanted != Some(false)
             && !self.has_strategy
             && self.inline_seat.load().is_none()
-            && seat.takes_inline()
+            && seat.takes_inline(is_wanted == Some(true) && self.is_on_cpu())
         {
             self.inline_seat.store(Some(Arc::clone(seat)));
         }
+    }
+
+    fn is_on_cpu(&self) -> bool {
+        let groups = &self.config.instance_groups;
+        groups.iter().all(|group| group.kind == InstanceKind::Cpu)
     }
 
     /// The core of `seat` is about to end.
@@ -47,7 +56,7 @@ impl ModelQueue {
     /// This queue, if a batch can be executed inline now.
     pub(crate) fn inline(&self) -> Option<Arc<dyn InlineQueue>> {
         let seat = self.inline_seat.load();
-        if !self.pool.is_idle(seat.as_ref()?.core()) {
+        if !self.pool.is_idle(seat.as_ref()?.core()) || !self.inline_backoff.is_due() {
             return None;
         }
         let queue = self.own.upgrade()?;
@@ -80,6 +89,7 @@ impl InlineQueue for ModelQueue {
             state_now.pending.flush();
             return None;
         }
+        let begin_ns = monotonic_ns();
         // It may have requests of other submitters.
         let is_small = output.batch.len() <= INLINE_REQUESTS_MAX
             && input_bytes(&output.batch) <= INLINE_BYTES_MAX;
@@ -91,6 +101,16 @@ impl InlineQueue for ModelQueue {
             Progress::Open
         };
         drop(state);
+        let duration_ns = monotonic_ns().saturating_sub(begin_ns);
+        let was_brief = progress == Progress::Done && u128::from(duration_ns) <= limit.as_nanos();
+        if self.inline_backoff.note(was_brief) {
+            conch_log::verbose!(
+                1,
+                "model '{}' is left to its cores for a while: an inline execution took {} us",
+                self.config.name,
+                duration_ns / 1_000
+            );
+        }
         if progress == Progress::Open {
             seat.call();
             self.pool.notify(seat.core());

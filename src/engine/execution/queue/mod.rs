@@ -15,13 +15,16 @@ use conch_scheduler::{
     BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
     SchedulingParams, SequenceContext, SequenceKey,
 };
-use conch_sync::{Drained, Inbox, LimitedWait, NEVER_NS, PollState, Spin, Worker, WorkerPool};
+use conch_sync::{
+    Drained, Inbox, LimitedWait, NEVER_NS, PollState, Spin, TrialBackoff, Worker, WorkerPool,
+};
 
 use crate::backend::BatchStrategy;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::active_sequences::ActiveSequences;
 use crate::execution::batch_policy::BatchStrategyAdapter;
 use crate::execution::queue::draining::DrainingVersions;
+use crate::execution::queue::inline::FIRST_REFUSALS;
 use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::seat::Seat;
 use crate::execution::sequence_answers::{returned, turn_away};
@@ -72,6 +75,7 @@ pub struct ModelQueue {
     has_strategy: bool,
     /// Where threads that submit may execute.
     inline_seat: ArcSwapOption<Seat>,
+    inline_backoff: TrialBackoff,
     /// Why it takes no more requests, if its device does not answer.
     fault: OnceLock<Error>,
     /// Called once, when there is a fault. No request takes this lock.
@@ -155,6 +159,7 @@ impl ModelQueue {
             config: Arc::clone(config),
             has_strategy,
             inline_seat: ArcSwapOption::empty(),
+            inline_backoff: TrialBackoff::skipping(FIRST_REFUSALS),
             fault: OnceLock::new(),
             fault_listener: Mutex::default(),
             order: preserves_order(config).then(Arc::default),

@@ -154,6 +154,32 @@ fn instances_that_cannot_begin_are_left_alone() {
 }
 
 #[test]
+fn a_model_says_that_it_is_brief_or_is_to_be_left_alone() {
+    let parameter = |value| {
+        format!(
+            "{CONFIG} instance_group [ {{ kind: KIND_CPU }} ] \
+             parameters {{ key: 'CONCH_INLINE' value {{ string_value: '{value}' }} }}"
+        )
+    };
+    let bed = Bed::cpus(&parameter("true"), Fake::default(), 1);
+    bed.wait_idle();
+    let turn = bed.offer(0).expect("the core is idle");
+    assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+    assert_eq!(bed.begun(), [std::thread::current().id()]);
+    bed.stop();
+    let fake = Fake {
+        can_begin: true,
+        ..Fake::default()
+    };
+    let bed = Bed::cpus(&parameter("false"), fake, 1);
+    for slot in 0..40 {
+        assert!(bed.offer(slot).is_none());
+    }
+    assert_eq!(bed.recorder.wait(40).len(), 40);
+    bed.stop();
+}
+
+#[test]
 fn models_that_wait_for_more_requests_are_left_alone() {
     let config = format!("{CONFIG} dynamic_batching {{ max_queue_delay_microseconds: 100 }}");
     let fake = Fake {
