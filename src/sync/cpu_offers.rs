@@ -37,11 +37,20 @@ impl CpuOffers {
     }
 
     /// Offers the CPU until `look` finds something or patience ends.
-    pub fn offer<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    pub fn offer<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
         let begin = Instant::now();
+        self.offer_for(look, || begin.elapsed())
+    }
+
+    /// The same by a clock that tells the time since the first call.
+    fn offer_for<T>(
+        &self,
+        mut look: impl FnMut() -> Option<T>,
+        mut elapsed: impl FnMut() -> Duration,
+    ) -> Option<T> {
         loop {
             let found = look();
-            let elapsed = begin.elapsed();
+            let elapsed = elapsed();
             if found.is_some() {
                 self.backoff.note(elapsed <= ABSENCE_MAX);
                 return found;
@@ -65,39 +74,33 @@ impl Default for CpuOffers {
 mod tests {
     use super::*;
 
-    /// On which of the next occasions the CPU was offered, all with the same outcome.
-    fn offered(offers: &CpuOffers, count: u32, finds: bool) -> Vec<u32> {
-        let is_offered = |_: &u32| {
-            let is_due = offers.is_due();
-            if is_due {
-                assert_eq!(offers.offer(|| finds.then_some(())).is_some(), finds);
-            }
-            is_due
+    /// Offers the CPU to one that answers after `looks` looks, each of which takes `step`.
+    fn offer(offers: &CpuOffers, looks: u32, step: Duration) -> Option<u32> {
+        let (mut look_count, mut elapsed) = (0, Duration::ZERO);
+        let look = || {
+            look_count += 1;
+            (look_count == looks).then_some(looks)
         };
-        (0..count).filter(is_offered).collect()
+        offers.offer_for(look, || {
+            elapsed += step;
+            elapsed
+        })
     }
 
     #[test]
-    fn failures_make_offers_rare_and_successes_bring_them_back() {
-        let offers = CpuOffers::new();
-        assert_eq!(offered(&offers, 3, true), [0, 1, 2]);
-        assert_eq!(offered(&offers, 100, false), [0, 5, 22, 87]);
-        let until_often = offered(&offers, 700, true).len();
-        assert_eq!(
-            until_often,
-            700 - 244 - (128 + 64 + 32 + 16 + 8 + 4 + 2 + 1)
-        );
-        assert_eq!(offered(&offers, 3, true), [0, 1, 2]);
-    }
-
-    #[test]
-    fn the_other_thread_runs_meanwhile() {
-        let offers = CpuOffers::new();
-        let mut looks = 0;
-        let found = offers.offer(|| {
-            looks += 1;
-            (looks == 3).then_some(looks)
-        });
-        assert_eq!(found, Some(3));
+    fn what_is_answered_in_time_pays() {
+        for (looks, step, answers, pays) in [
+            (1, Duration::ZERO, true, true),
+            (3, PATIENCE / 2, true, true),
+            (4, PATIENCE / 2, false, false),
+            (1, ABSENCE_MAX, true, true),
+            (1, ABSENCE_MAX + Duration::from_nanos(1), true, false),
+        ] {
+            let offers = CpuOffers::new();
+            assert!(offers.is_due());
+            let found = offer(&offers, looks, step);
+            assert_eq!(found, answers.then_some(looks), "{looks} {step:?}");
+            assert_eq!(offers.is_due(), pays, "{looks} {step:?}");
+        }
     }
 }

@@ -56,6 +56,7 @@ mod tests {
         assert!(yield_policy.wish() && yield_policy.wish());
         assert_eq!(yield_policy.offer(|| Some(1)), Some(1));
         assert_eq!(yield_policy.offer(|| Some(2)), None, "not wished since");
+        let yield_policy = YieldPolicy::new(true);
         assert!(yield_policy.wish());
         yield_policy.forget();
         assert_eq!(yield_policy.offer(|| Some(3)), None);
