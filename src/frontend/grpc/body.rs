@@ -16,6 +16,7 @@ use super::infer::{CompleteMessage, MessageReader, Pieces};
 use super::peer_timeout::PeerTimeout;
 use super::settings::CONTROL_MESSAGE_BYTES_MAX;
 use super::status::GrpcStatus;
+use super::transport::Payload;
 use super::uploads::PartialMessages;
 use crate::coding::ContentCoding;
 use crate::shard::Shard;
@@ -402,7 +403,7 @@ pub(super) fn framed(message: &impl conch_proto::Message) -> Bytes {
 /// for waits here, not in h2, and not for ever: after a failure the message is cut off, and it is
 /// for the caller to end the call.
 pub(super) async fn send_pieces(
-    stream: &mut SendStream<Bytes>,
+    stream: &mut SendStream<Payload>,
     budget: &Budget,
     pieces: Pieces,
     peer_timeout: &mut PeerTimeout,
@@ -416,7 +417,7 @@ pub(super) async fn send_pieces(
                 if part.len() >= MOVED_BYTES_MIN {
                     budget.note_moved(part.len());
                 }
-                stream.send_data(part, false)?;
+                stream.send_data(Payload::from(part), false)?;
                 peer_timeout.note_progress();
                 continue;
             }

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use bytes::Bytes;
 use conch_engine::clock;
 use conch_log as log;
 use conch_memory::Budget;
@@ -29,6 +28,7 @@ use super::peer_timeout::PeerTimeout;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, GrpcCode, GrpcStatus};
 use super::trace::{CallTrace, RequestWait, SEND_END, SEND_START, note};
+use super::transport::Payload;
 use super::uploads::{PartialMessages, check_memory};
 use super::{
     control, delays, forward, readiness, reflection, repository, shared_memory, stream, timeout,
@@ -46,7 +46,7 @@ pub(super) fn run(
     shares: &ConnectionShares,
     uploads: Rc<PartialMessages>,
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
+    mut respond: SendResponse<Payload>,
 ) -> impl Future<Output = CallEnd> + use<> {
     let (head, body) = request.into_parts();
     let call_head = begin(&shard, shares, &head);
@@ -152,7 +152,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
     })
 }
 
-fn refuse(refusal: CallRefusal, respond: &mut SendResponse<Bytes>) -> Result<(), CallFailure> {
+fn refuse(refusal: CallRefusal, respond: &mut SendResponse<Payload>) -> Result<(), CallFailure> {
     match refusal {
         CallRefusal::Transport(refusal) => {
             respond.send_response(status::not_grpc(refusal), true)?;
@@ -167,7 +167,7 @@ async fn answer(
     uploads: &Rc<PartialMessages>,
     call_head: Result<CallHead, CallRefusal>,
     body: RecvStream,
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<Payload>,
 ) -> Result<(), CallFailure> {
     let CallHead {
         method,
@@ -233,7 +233,7 @@ struct GrpcCall<'a> {
     compression: CallCompression,
     body: RecvStream,
     peer_timeout: PeerTimeout,
-    respond: &'a mut SendResponse<Bytes>,
+    respond: &'a mut SendResponse<Payload>,
 }
 
 impl GrpcCall<'_> {
@@ -362,7 +362,7 @@ fn outcome<'a>(
     shard: &'a Rc<Shard>,
     mut submitted: infer::SubmittedRequest,
     deadline_ns: Option<u64>,
-    respond: &'a mut SendResponse<Bytes>,
+    respond: &'a mut SendResponse<Payload>,
 ) -> impl Future<Output = Result<infer::EncodedResponse, CallFailure>> + 'a {
     let mut notice = None;
     std::future::poll_fn(move |context| {
@@ -412,7 +412,7 @@ fn refusal(error: conch_engine::Error, deadline_ns: Option<u64>) -> GrpcStatus {
 
 /// Sends a complete answer.
 async fn send(
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<Payload>,
     budget: &Budget,
     pieces: Pieces,
     coding: Option<ContentCoding>,
@@ -434,7 +434,7 @@ async fn send(
 async fn watch(
     shard: &Rc<Shard>,
     budget: &Budget,
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<Payload>,
     deadline_ns: Option<u64>,
 ) -> Result<(), CallFailure> {
     let mut stream = respond.send_response(status::response_head(None), false)?;

@@ -1,6 +1,6 @@
 //! One connection: h2, the calls on it, and the clock hands that end it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -8,14 +8,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use conch_engine::clock;
 use h2::server::Connection as Http2;
 use h2::{Ping, PingPong, Reason};
 
 use super::calls::CallSet;
 use super::settings::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
-use super::transport::{Transport, TransportState};
+use super::transport::{Payload, Transport, TransportState, Wire};
 use super::uploads::PartialMessages;
 use super::{call, handler};
 use crate::options::GrpcConnections;
@@ -69,7 +68,7 @@ async fn shake_hands(
     let mut drained = std::pin::pin!(shard.drained());
     let mut introduction = std::pin::pin!(introduce(&shard, stream));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
-    let (http2, transport_state) = std::future::poll_fn(|context| {
+    let (http2, wire, transport_state) = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = introduction.as_mut().poll(context) {
             return Poll::Ready(outcome);
         }
@@ -84,6 +83,7 @@ async fn shake_hands(
         Rc::clone(&shard),
         shares,
         http2,
+        wire,
         transport_state,
     ))
 }
@@ -91,15 +91,20 @@ async fn shake_hands(
 async fn introduce(
     shard: &Shard,
     mut stream: ShardStream,
-) -> Option<(Http2<Transport, Bytes>, Rc<TransportState>)> {
+) -> Option<(
+    Http2<Transport, Payload>,
+    Rc<RefCell<Wire>>,
+    Rc<TransportState>,
+)> {
     let session = match &shard.options.grpc_tls {
         Some(tls) => Some(Box::pin(tls::accept(shard, &mut stream, tls)).await?),
         None => None,
     };
     let (transport, transport_state) =
         Transport::new(stream, session, &shard.options.grpc_connections);
-    let http2 = builder().handshake::<_, Bytes>(transport).await.ok()?;
-    Some((http2, transport_state))
+    let wire = transport.wire();
+    let http2 = builder().handshake::<_, Payload>(transport).await.ok()?;
+    Some((http2, wire, transport_state))
 }
 
 struct GrpcConnection {
@@ -107,7 +112,9 @@ struct GrpcConnection {
     shares: Rc<ConnectionShares>,
     /// The messages of its calls that have arrived in part.
     uploads: Rc<PartialMessages>,
-    http2: Http2<Transport, Bytes>,
+    http2: Http2<Transport, Payload>,
+    /// Of the transport, which h2 owns.
+    wire: Rc<RefCell<Wire>>,
     watch: TimeoutSweep,
     age: MaxAge,
     goaway: GoawayState,
@@ -132,7 +139,8 @@ impl GrpcConnection {
     fn new(
         shard: Rc<Shard>,
         shares: Rc<ConnectionShares>,
-        mut http2: Http2<Transport, Bytes>,
+        mut http2: Http2<Transport, Payload>,
+        wire: Rc<RefCell<Wire>>,
         transport_state: Rc<TransportState>,
     ) -> Box<GrpcConnection> {
         let ping_pong = http2.ping_pong();
@@ -143,6 +151,7 @@ impl GrpcConnection {
             uploads: Rc::default(),
             age,
             http2,
+            wire,
             watch: TimeoutSweep {
                 transport_state,
                 ping_pong,
@@ -213,7 +222,11 @@ impl GrpcConnection {
             .transport_state
             .has_calls
             .set(self.http2.has_streams());
-        Poll::Pending
+        // All answers of the turn leave together.
+        match self.wire.borrow_mut().poll_send_queued(context) {
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
     }
 }
 

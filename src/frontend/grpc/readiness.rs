@@ -16,6 +16,7 @@ use super::body::{CallFailure, framed};
 use super::control::decode;
 use super::method::GrpcMethod;
 use super::status::GrpcStatus;
+use super::transport::Payload;
 use crate::api;
 use crate::shard::{Shard, Timer};
 
@@ -26,7 +27,7 @@ pub(super) async fn answer(
     method: GrpcMethod,
     message: &[u8],
     deadline_ns: Option<u64>,
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<Payload>,
 ) -> Result<Bytes, CallFailure> {
     let readiness = ask(shard, method, message)?;
     let is_ready = match readiness {

@@ -24,6 +24,7 @@ use super::control::decode;
 use super::frame::MessagePrefix;
 use super::peer_timeout::PeerTimeout;
 use super::status::{self, GrpcCode, GrpcStatus};
+use super::transport::Payload;
 use crate::coding::ContentCoding;
 use crate::shard::{Shard, Timer, yield_now};
 
@@ -39,7 +40,7 @@ pub(super) async fn serve(
     body: RecvStream,
     coding: Option<ContentCoding>,
     deadline_ns: Option<u64>,
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<Payload>,
 ) -> Result<(), CallFailure> {
     let mut stream = respond.send_response(status::response_head(None), false)?;
     let mut questions = ReflectionRequests {

@@ -19,6 +19,7 @@ use super::body::{CallFailure, CompressedMessage, framed};
 use super::control::decode;
 use super::method::GrpcMethod;
 use super::status::{GrpcCode, GrpcStatus};
+use super::transport::Payload;
 use super::wire::FieldReader;
 use crate::api;
 use crate::blocking::blocking;
@@ -31,7 +32,7 @@ pub(super) async fn answer(
     method: GrpcMethod,
     message: CompressedMessage,
     deadline_ns: Option<u64>,
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<Payload>,
 ) -> Result<Bytes, CallFailure> {
     let server = Arc::clone(&shard.server);
     let work = blocking(move || {

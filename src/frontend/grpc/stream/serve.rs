@@ -6,7 +6,6 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 
@@ -20,6 +19,7 @@ use crate::grpc::delays;
 use crate::grpc::peer_timeout::PeerTimeout;
 use crate::grpc::status::{self, GrpcStatus};
 use crate::grpc::trace::{SEND_END, SEND_START, note};
+use crate::grpc::transport::Payload;
 use crate::grpc::uploads::PartialMessages;
 use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer, yield_now};
 
@@ -30,7 +30,7 @@ pub(in crate::grpc) async fn serve(
     terms: StreamSetup,
     uploads: &Rc<PartialMessages>,
     body: RecvStream,
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<Payload>,
 ) -> Result<(), CallFailure> {
     let mut stream =
         respond.send_response(status::response_head(terms.compression.outgoing), false)?;
@@ -48,7 +48,7 @@ async fn run(
     terms: StreamSetup,
     uploads: &Rc<PartialMessages>,
     body: RecvStream,
-    stream: &mut SendStream<Bytes>,
+    stream: &mut SendStream<Payload>,
 ) -> Result<(), CallFailure> {
     let scheduler = RefCell::new(StreamScheduler::new(terms.ends_at_error));
     let responses = Rc::new(ResponseQueue::default());
@@ -94,7 +94,7 @@ async fn run(
 async fn write_due(
     shard: &Shard,
     scheduler: &RefCell<StreamScheduler<StreamRequest>>,
-    stream: &mut SendStream<Bytes>,
+    stream: &mut SendStream<Payload>,
     terms: &StreamSetup,
 ) -> Result<(), CallFailure> {
     let coding = terms.compression.outgoing;
