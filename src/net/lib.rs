@@ -20,7 +20,7 @@ mod wake_event;
 pub use listener::Listener;
 pub use output::take_stdout;
 pub use socket::{
-    abort, adopt, finish_sending, is_reset, peer_address, receive, send_vectored, set_nodelay,
-    stop_receiving, stop_transfer, wait_readable,
+    abort, adopt, finish_sending, is_reset, peer_address, receive, receive_vectored, send_vectored,
+    set_nodelay, stop_receiving, stop_transfer, wait_readable,
 };
 pub use wake_event::WakeEvent;

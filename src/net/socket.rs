@@ -5,14 +5,16 @@
 //! rustix takes memory that is not initialised only as `MaybeUninit`, which a `BufMut` gives out in
 //! `unsafe` alone.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use bytes::BufMut;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, sockopt,
+};
 
 /// Gives an open descriptor to a type that is built from raw descriptors.
 pub fn adopt<T: FromRawFd>(socket: OwnedFd) -> T {
@@ -55,7 +57,27 @@ pub fn receive(socket: RawFd, target: &mut impl BufMut) -> io::Result<usize> {
     Ok(received)
 }
 
-/// The most pieces that one [`send_vectored`] passes to the kernel (Linux' UIO_MAXIOV).
+/// Receives what has arrived into `pieces`, one after the other, and returns how many bytes; 0 is
+/// the end of the stream, or no room.
+///
+/// # Errors
+/// `WouldBlock` if nothing has arrived.
+pub fn receive_vectored(socket: RawFd, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    let pieces = match pieces.len() {
+        0..=PIECES_MAX => pieces,
+        _ => pieces.split_at_mut(PIECES_MAX).0,
+    };
+    let received = rustix::net::recvmsg(
+        borrow(&socket),
+        pieces,
+        &mut RecvAncillaryBuffer::default(),
+        RecvFlags::DONTWAIT,
+    );
+    Ok(received?.bytes)
+}
+
+/// The most pieces that one [`send_vectored`] or [`receive_vectored`] passes to the kernel (Linux'
+/// UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
 
 /// Sends as many bytes of `pieces` as the socket takes without waiting, and returns how many.
@@ -162,6 +184,30 @@ mod tests {
         drop(target);
         let error = send_vectored(source.as_raw_fd(), &[IoSlice::new(b"x")]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn receives_into_pieces_in_order_and_never_waits() {
+        let (mut source, target) = UnixStream::pair().unwrap();
+        let (mut first, mut second) = ([0; 2], [0; 4]);
+        let mut pieces = [
+            IoSliceMut::new(&mut first),
+            IoSliceMut::new(&mut []),
+            IoSliceMut::new(&mut second),
+        ];
+        let error = receive_vectored(target.as_raw_fd(), &mut pieces).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        io::Write::write_all(&mut source, b"abcde").unwrap();
+        assert_eq!(
+            receive_vectored(target.as_raw_fd(), &mut pieces).unwrap(),
+            5
+        );
+        drop(source);
+        assert_eq!(
+            receive_vectored(target.as_raw_fd(), &mut pieces).unwrap(),
+            0
+        );
+        assert_eq!((&first, &second), (b"ab", b"cde\0"));
     }
 
     #[test]

@@ -4,11 +4,11 @@
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use conch_memory::{Budget, Charge, try_extend, try_push, try_reserve};
-use h2::{RecvStream, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 
 use super::compression::{InflateTarget, InflatedLimit, MessageInflater};
 use super::frame::{MESSAGE_BYTES_MAX, MessagePrefix, PREFIX_BYTES, put_prefix};
@@ -16,7 +16,7 @@ use super::infer::{CompleteMessage, MessageReader, Pieces};
 use super::peer_timeout::PeerTimeout;
 use super::settings::CONTROL_MESSAGE_BYTES_MAX;
 use super::status::GrpcStatus;
-use super::transport::Payload;
+use super::transport::{DirectArrival, DirectFailure, DirectReceiver, Payload};
 use super::uploads::PartialMessages;
 use crate::coding::ContentCoding;
 use crate::shard::Shard;
@@ -28,11 +28,24 @@ pub(super) enum CallFailure {
     Status(GrpcStatus),
     /// The client has withdrawn the call, or is gone.
     Gone,
+    /// The client broke the rules of HTTP/2; its stream is to be reset.
+    Reset(Reason),
 }
 
 impl From<GrpcStatus> for CallFailure {
     fn from(status: GrpcStatus) -> CallFailure {
         CallFailure::Status(status)
+    }
+}
+
+impl From<DirectFailure> for CallFailure {
+    fn from(failure: DirectFailure) -> CallFailure {
+        match failure {
+            DirectFailure::Stream => CallFailure::Gone,
+            DirectFailure::Read(fault) => CallFailure::Status(fault.into()),
+            DirectFailure::Reset(reason) => CallFailure::Reset(reason),
+            DirectFailure::Timeout(status) => CallFailure::Status(status),
+        }
     }
 }
 
@@ -63,7 +76,7 @@ pub(super) fn release(body: &mut RecvStream, length: usize) {
 }
 
 /// Receives the single message of a ModelInfer call, tensor by tensor. `coding` is what it may be
-/// compressed with.
+/// compressed with; large tensors are received past h2 where that `is_direct`.
 pub(super) async fn receive_tensors(
     shard: &Shard,
     budget: &Arc<Budget>,
@@ -71,13 +84,33 @@ pub(super) async fn receive_tensors(
     peer_timeout: &mut PeerTimeout,
     coding: Option<ContentCoding>,
     uploads: &Rc<PartialMessages>,
+    is_direct: bool,
 ) -> Result<CompleteMessage, CallFailure> {
     let mut prefix = MessagePrefix::default();
     let mut reader: Option<MessageReader> = None;
     // From the first bytes on, unless they are all.
     let mut upload = None;
     loop {
-        let Some(data) = next_frame(body, peer_timeout).await? else {
+        let is_wanted = is_direct && reader.as_ref().is_some_and(DirectReceiver::wants);
+        let data = match uploads.direct() {
+            Some(direct) if is_wanted => {
+                let wait = |context: &mut Context<'_>, has_progressed| {
+                    if has_progressed {
+                        peer_timeout.note_progress();
+                    }
+                    peer_timeout.poll(context)
+                };
+                match direct.next(body, &mut reader, wait).await? {
+                    DirectArrival::Frame(data) => data,
+                    DirectArrival::Reader => match reader.take_if(|open| open.left() == 0) {
+                        Some(reader) => return Ok(reader.finish().map_err(GrpcStatus::from)?),
+                        None => continue,
+                    },
+                }
+            }
+            _ => next_frame(body, peer_timeout).await?,
+        };
+        let Some(data) = data else {
             return Err(GrpcStatus::unparsable().into());
         };
         peer_timeout.note_progress();

@@ -58,6 +58,10 @@ pub(super) fn run(
         let status = match outcome {
             Ok(Ok(())) => return CallEnd::Answered,
             Ok(Err(CallFailure::Gone)) => return CallEnd::Gone,
+            Ok(Err(CallFailure::Reset(reason))) => {
+                respond.send_reset(reason);
+                return CallEnd::Gone;
+            }
             Ok(Err(CallFailure::Status(status))) => status,
             Err(_) => {
                 log::error!("a gRPC call panicked; it fails alone");
@@ -83,6 +87,8 @@ struct CallHead {
     ends_at_error: bool,
     sender: CallMetadata,
     compression: CallCompression,
+    /// The client has said how many bytes it sends, and h2 counts them.
+    has_length: bool,
 }
 
 /// Why a call is not let in.
@@ -149,6 +155,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
             }),
         },
         compression,
+        has_length: head.headers.contains_key(http::header::CONTENT_LENGTH),
     })
 }
 
@@ -175,6 +182,7 @@ async fn answer(
         ends_at_error,
         sender,
         compression,
+        has_length,
     } = match call_head {
         Ok(call_head) => call_head,
         Err(refusal) => return refuse(refusal, respond),
@@ -186,6 +194,7 @@ async fn answer(
         shard,
         uploads,
         compression,
+        has_length,
         body,
         peer_timeout: PeerTimeout::new(deadline_ns),
         respond,
@@ -231,6 +240,7 @@ struct GrpcCall<'a> {
     shard: &'a Rc<Shard>,
     uploads: &'a Rc<PartialMessages>,
     compression: CallCompression,
+    has_length: bool,
     body: RecvStream,
     peer_timeout: PeerTimeout,
     respond: &'a mut SendResponse<Payload>,
@@ -247,6 +257,7 @@ impl GrpcCall<'_> {
             &mut self.peer_timeout,
             self.compression.incoming,
             self.uploads,
+            !self.has_length,
         )
         .await?;
         let wait = wait.end();

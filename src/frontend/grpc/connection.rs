@@ -144,11 +144,12 @@ impl GrpcConnection {
         transport_state: Rc<TransportState>,
     ) -> Box<GrpcConnection> {
         let ping_pong = http2.ping_pong();
+        let uploads = PartialMessages::new(wire.borrow().direct_receiver());
         let age = MaxAge::new(&shard.options.grpc_connections);
         Box::new(GrpcConnection {
             shard,
             shares,
-            uploads: Rc::default(),
+            uploads: Rc::new(uploads),
             age,
             http2,
             wire,
@@ -195,6 +196,7 @@ impl GrpcConnection {
     /// Moves bytes in both directions and accepts what calls have come. Ready when the connection
     /// is over.
     fn poll(&mut self, calls: &mut CallSet, context: &mut Context<'_>) -> Poll<()> {
+        self.wire.borrow_mut().begin_turn();
         loop {
             match self.http2.poll_accept(context) {
                 Poll::Ready(Some(Ok((request, respond)))) => {

@@ -13,12 +13,14 @@ pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 pub(super) const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
-const FRAME_HEAD_BYTES: usize = 9;
+pub(super) const FRAME_HEAD_BYTES: usize = 9;
+/// A stream's number beside the reserved bit.
+const STREAM_MASK: u32 = 0x7fff_ffff;
 /// What a client sends before its first frame.
 pub(super) const PREFACE_BYTES: usize = 24;
 
 /// The head of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameHead {
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -35,6 +37,11 @@ impl FrameHead {
     /// Of a PING or SETTINGS frame.
     pub(super) fn is_ack(self) -> bool {
         self.flags & ACK != 0
+    }
+
+    /// Whether it acknowledges our settings.
+    pub(super) fn acknowledges_settings(self) -> bool {
+        self.kind == SETTINGS && self.is_ack()
     }
 
     /// Of a DATA or HEADERS frame.
@@ -93,32 +100,65 @@ impl FrameObserver {
         self.block.update_count
     }
 
-    /// Looks at the next bytes; `note` gets each frame whose head they complete.
-    pub(super) fn follow(&mut self, mut bytes: &[u8], mut note: impl FnMut(FrameHead)) {
-        while !bytes.is_empty() {
-            let (skipped, rest) = bytes.split_at(bytes.len().min(self.skip));
+    /// Bytes of the current frame that have not come; 0 between frames and inside a head.
+    pub(super) fn payload_left(&self) -> usize {
+        self.skip
+    }
+
+    /// The part that has come of a head that has not come in full.
+    pub(super) fn partial_head(&self) -> &[u8] {
+        self.head.get(..self.head_len).unwrap_or(&[])
+    }
+
+    /// The last head that has come in full, until the next begins.
+    pub(super) fn last_head(&self) -> &[u8; FRAME_HEAD_BYTES] {
+        &self.head
+    }
+
+    /// Takes `count` bytes of a DATA frame's payload, which nobody has to look at.
+    pub(super) fn skip_payload(&mut self, count: usize) {
+        self.skip -= count;
+    }
+
+    /// Takes bytes up to the end of the current frame's payload, or of the next head. Returns how
+    /// many, and the head if they complete it.
+    pub(super) fn step(&mut self, bytes: &[u8]) -> (usize, Option<FrameHead>) {
+        if self.skip > 0 {
+            let (skipped, _) = bytes.split_at(bytes.len().min(self.skip));
             self.skip -= skipped.len();
             if self.block.is_in_frame {
                 self.block.follow(skipped, self.skip == 0);
             }
-            let (own, rest) = rest.split_at(rest.len().min(FRAME_HEAD_BYTES - self.head_len));
-            let end = self.head_len + own.len();
-            if let Some(place) = self.head.get_mut(self.head_len..end) {
-                place.copy_from_slice(own);
-            }
-            self.head_len = end;
-            bytes = rest;
-            if end == FRAME_HEAD_BYTES {
-                let [a, b, c, kind, flags, stream @ ..] = self.head;
-                self.head_len = 0;
-                self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
-                let frame = FrameHead {
-                    kind,
-                    flags,
-                    stream: u32::from_be_bytes(stream) & 0x7fff_ffff,
-                    length: self.skip,
-                };
-                self.block.begin_frame(frame);
+            return (skipped.len(), None);
+        }
+        let (own, _) = bytes.split_at(bytes.len().min(FRAME_HEAD_BYTES - self.head_len));
+        let end = self.head_len + own.len();
+        if let Some(place) = self.head.get_mut(self.head_len..end) {
+            place.copy_from_slice(own);
+        }
+        self.head_len = end;
+        if end < FRAME_HEAD_BYTES {
+            return (own.len(), None);
+        }
+        let [a, b, c, kind, flags, stream @ ..] = self.head;
+        self.head_len = 0;
+        self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
+        let frame = FrameHead {
+            kind,
+            flags,
+            stream: u32::from_be_bytes(stream) & STREAM_MASK,
+            length: self.skip,
+        };
+        self.block.begin_frame(frame);
+        (own.len(), Some(frame))
+    }
+
+    /// Looks at the next bytes; `note` gets each frame whose head they complete.
+    pub(super) fn follow(&mut self, mut bytes: &[u8], mut note: impl FnMut(FrameHead)) {
+        while !bytes.is_empty() {
+            let (used, frame) = self.step(bytes);
+            bytes = bytes.split_at(used).1;
+            if let Some(frame) = frame {
                 note(frame);
             }
         }
@@ -188,15 +228,30 @@ impl HeaderBlock {
     }
 }
 
-/// The frame that tells a client to calm down, and why.
-pub(super) fn enhance_your_calm(last_stream: u32, words: &str) -> Vec<u8> {
-    const ENHANCE_YOUR_CALM: u32 = 11;
+/// The frame that ends a connection, and why.
+pub(super) fn goaway(last_stream: u32, reason: u32, words: &str) -> Vec<u8> {
     let length = u8::try_from(8 + words.len()).expect("the words are short");
     let mut frame = vec![0, 0, length, GOAWAY, 0, 0, 0, 0, 0];
     frame.extend_from_slice(&last_stream.to_be_bytes());
-    frame.extend_from_slice(&ENHANCE_YOUR_CALM.to_be_bytes());
+    frame.extend_from_slice(&reason.to_be_bytes());
     frame.extend_from_slice(words.as_bytes());
     frame
+}
+
+/// The frame that opens the window of a stream, or of the connection (0), by so many bytes.
+pub(super) fn window_update(stream: u32, bytes: u32) -> [u8; FRAME_HEAD_BYTES + 4] {
+    let mut frame = [0, 0, 4, WINDOW_UPDATE, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (_, fields) = frame.split_at_mut(5);
+    let (number, increment) = fields.split_at_mut(4);
+    number.copy_from_slice(&stream.to_be_bytes());
+    increment.copy_from_slice(&bytes.to_be_bytes());
+    frame
+}
+
+/// An empty DATA frame that ends a stream.
+pub(super) fn end_of_stream(stream: u32) -> [u8; FRAME_HEAD_BYTES] {
+    let [a, b, c, d] = stream.to_be_bytes();
+    [0, 0, 0, DATA, END_STREAM, a, b, c, d]
 }
 
 #[cfg(test)]
@@ -242,10 +297,19 @@ mod tests {
             frames.follow(&[0], |_| ());
             assert!(!frames.is_between());
         }
-        let goaway = enhance_your_calm(7, "too_many_pings");
+        let goaway = goaway(7, 11, "too_many_pings");
         let mut frames = FrameObserver::new(0);
         frames.follow(&goaway, |frame| assert_eq!(frame.kind, GOAWAY));
         assert!(frames.is_between());
+        for (frame, kind) in [
+            (&window_update(3, 0x0102_0304)[..], WINDOW_UPDATE),
+            (&end_of_stream(3)[..], DATA),
+        ] {
+            frames.follow(frame, |head| {
+                assert_eq!((head.kind, head.stream), (kind, 3))
+            });
+            assert!(frames.is_between());
+        }
     }
 
     #[test]

@@ -58,7 +58,7 @@ mod tests {
             bytes_of(|shard, stream, guard, (), ()| serve(shard, stream, guard))
         );
         let call_bytes = bytes_of(call::run);
-        assert!(call_bytes <= 1300, "{call_bytes}");
+        assert!(call_bytes <= 1344, "{call_bytes}");
         let connection_bytes = bytes_of(|shard, stream, guard, (), ()| serve(shard, stream, guard));
         assert!(connection_bytes <= 512, "{connection_bytes}");
     }

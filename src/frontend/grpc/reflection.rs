@@ -94,7 +94,7 @@ pub(super) async fn serve(
     stream.send_trailers(match outcome {
         Ok(()) => status::ok_trailers(),
         Err(CallFailure::Status(status)) => status::error_trailers(&status),
-        Err(CallFailure::Gone) => return Err(CallFailure::Gone),
+        Err(failure @ (CallFailure::Gone | CallFailure::Reset(_))) => return Err(failure),
     })?;
     Ok(())
 }

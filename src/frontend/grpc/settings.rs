@@ -6,13 +6,13 @@ use h2::server::Builder;
 
 /// Per stream. With windows of 64 KiB (the protocol's default) a large request would stall once per
 /// round trip.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+pub(super) const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Sixteen streams at full speed. Bytes are consumed as they arrive, so a window is no memory that
 /// lies about.
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+pub(super) const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// Fewer frames per tensor than the default of 16 KiB. h2 collects a whole frame before the byte
 /// budget sees it, so this times the connections is memory that nothing charges.
-const FRAME_BYTES_MAX: u32 = 64 << 10;
+pub(super) const FRAME_BYTES_MAX: u32 = 64 << 10;
 const STREAMS_MAX: u32 = 1024;
 /// What h2 reads before it answers with HTTP's 431, which gRPC clients take for an unknown error.
 /// What is longer than a call may have but not as long gets a status of gRPC.

@@ -10,23 +10,36 @@ use std::rc::Rc;
 use conch_memory::is_scarce;
 
 use super::status::{GrpcCode, GrpcStatus};
+use super::transport::DirectReceiver;
 
 /// Messages of one connection that may be open at a time. Clients send those that fit into a
 /// stream's window of a megabyte one after the other, and larger ones fill the connection's window
 /// when sixteen are on their way.
 const OPEN_MAX: u32 = 256;
 
-/// How many are open.
-#[derive(Debug, Default)]
+/// How many are open, and how they may be received.
+#[derive(Default)]
 pub(super) struct PartialMessages {
     open_count: Cell<u32>,
+    /// Past h2; none with TLS.
+    direct: Option<DirectReceiver>,
 }
 
 /// A message that has arrived in part, for as long as this lives.
-#[derive(Debug)]
 pub(super) struct PartialMessage(Rc<PartialMessages>);
 
 impl PartialMessages {
+    pub(super) fn new(direct: Option<DirectReceiver>) -> PartialMessages {
+        PartialMessages {
+            open_count: Cell::new(0),
+            direct,
+        }
+    }
+
+    pub(super) fn direct(&self) -> Option<&DirectReceiver> {
+        self.direct.as_ref()
+    }
+
     /// Counts a message that is not whole after its first bytes.
     ///
     /// # Errors
@@ -75,7 +88,7 @@ mod tests {
         let uploads = Rc::new(PartialMessages::default());
         let mut open: Vec<PartialMessage> =
             (0..OPEN_MAX).map(|_| uploads.begin().unwrap()).collect();
-        let refused = uploads.begin().unwrap_err();
+        let refused = uploads.begin().err().expect("one too many");
         assert_eq!(refused.code, GrpcCode::ResourceExhausted);
         assert!(refused.message.contains("256 messages"), "{refused:?}");
         open.pop();

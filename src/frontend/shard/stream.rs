@@ -2,7 +2,7 @@
 //!
 //! Reads and writes try the system call first and wait for readiness only when it would block.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll};
 
@@ -35,6 +35,15 @@ impl ShardStream {
         target: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         self.socket.poll_receive(context, target)
+    }
+
+    /// Receives into `pieces`, one after the other; 0 is the end of the stream.
+    pub fn poll_receive_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.socket.poll_receive_vectored(context, pieces)
     }
 
     /// Receives into `target` what has arrived; none if nothing has.

@@ -1,17 +1,23 @@
 """What a request costs, counted. At the C boundary: instructions and allocations of one round trip (Execute of the identity backend on one
 request, with all its calls into the server), by the difference of runs of different length. On the wire: how often the server's threads
-slept."""
+slept, and how many system calls move a large tensor."""
 
 import http.client
+import itertools
 import json
 import pathlib
 import re
 import shutil
+import signal
+import struct
 import subprocess
 import tempfile
 import unittest
 
+from tritonclient.grpc import service_pb2 as pb
+
 import server as servers
+import wire
 from case import conch_only, needs_library
 from repository import Repository, identity
 
@@ -72,6 +78,56 @@ class Wire(unittest.TestCase):
             before = self.sleeps(server)
             send(1000)
             self.assertLess((self.sleeps(server) - before) / 1000, 1.6)
+
+    def exchange(self, link, stream, request):
+        """One ModelInfer in frames of 16 KiB, as clients of most libraries send and take them; the bytes of the answer's tensor."""
+        message = request.SerializeToString()
+        message = b"\0" + struct.pack(">I", len(message)) + message
+        parts = [message[at:at + 16384] for at in range(0, len(message), 16384)]
+        link.send(wire.frame(wire.HEADERS, 4, stream, wire.call_head("ModelInfer")),
+                  *(wire.frame(wire.DATA, int(part is parts[-1]), stream, part) for part in parts))
+        answer = b""
+        while True:
+            kind, flags, _, payload = link.wait_for(wire.DATA, wire.HEADERS)
+            answer += payload if kind == wire.DATA else b""
+            if flags & 1:
+                return pb.ModelInferResponse.FromString(answer[5:]).raw_output_contents[0]
+
+    @unittest.skipUnless(shutil.which("strace"), "there is no strace")
+    def test_calls_of_large_tensors(self):
+        """A tensor of 600 KB each way over gRPC: its DATA frames are received and sent many at a time."""
+        count, element_count = 20, 150_000
+        tensor = bytes(range(250)) * (element_count * 4 // 250)
+        request = pb.ModelInferRequest(model_name="identity", raw_input_contents=[tensor], inputs=[
+            pb.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="FP32", shape=[element_count])])
+        streams = itertools.count(1, 2)
+        with Repository().model("identity", identity()) as repository, servers.Server(repository) as server, wire.Http2(server) as link:
+            link.send(wire.PREFACE, wire.frame(wire.SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 24)),
+                      wire.frame(wire.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30))).wait_for(wire.SETTINGS)
+            link.send(wire.frame(wire.SETTINGS, 1, 0))
+
+            def send():
+                for _ in range(count):
+                    self.assertEqual(self.exchange(link, next(streams), request), tensor)
+            send()
+            with tempfile.NamedTemporaryFile("r") as table:
+                tracer = subprocess.Popen(["strace", "-f", "-c", "-o", table.name, "-e", "trace=recvfrom,recvmsg,sendto,sendmsg", "-p",
+                                           str(server.process.pid)], stderr=subprocess.PIPE, text=True)
+                try:
+                    line = tracer.stderr.readline()
+                    if "attached" not in line:
+                        self.skipTest(f"strace may not look at other processes here: {line.strip()}")
+                    send()
+                finally:
+                    tracer.send_signal(signal.SIGINT)
+                    tracer.communicate(timeout=60)
+                rows = [line.split() for line in table.read().splitlines()]
+        calls = {row[-1]: int(row[3]) / count for row in rows if len(row) > 4 and row[3].isdigit()}
+        received = calls.get("recvfrom", 0) + calls.get("recvmsg", 0)
+        sent = calls.get("sendto", 0) + calls.get("sendmsg", 0)
+        # One frame at a time it is 37 frames each way, each received in two parts. How many it takes depends on what is there each time.
+        self.assertTrue(1 <= received <= 20, calls)
+        self.assertTrue(1 <= sent <= 12, calls)
 
 
 if __name__ == "__main__":

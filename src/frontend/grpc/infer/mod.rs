@@ -18,7 +18,7 @@ mod submit;
 
 pub(super) use answer::{EncodedResponse, answer};
 pub(super) use metadata::CallMetadata;
-pub(super) use reader::{CompleteMessage, MessageReader};
+pub(super) use reader::{CompleteMessage, MessageReader, ReadFault};
 pub(super) use response::{Pieces, encode_failure, encode_streamed};
 pub(super) use streamed::{StreamedRequest, submit_streamed};
 pub(super) use submit::{SubmittedRequest, convert, ensure_loaded, submit};

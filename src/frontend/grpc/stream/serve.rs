@@ -37,7 +37,7 @@ pub(in crate::grpc) async fn serve(
     let trailers = match run(shard, terms, uploads, body, &mut stream).await {
         Ok(()) => status::ok_trailers(),
         Err(CallFailure::Status(status)) => status::error_trailers(&status),
-        Err(CallFailure::Gone) => return Err(CallFailure::Gone),
+        Err(failure @ (CallFailure::Gone | CallFailure::Reset(_))) => return Err(failure),
     };
     stream.send_trailers(trailers)?;
     Ok(())

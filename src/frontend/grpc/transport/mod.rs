@@ -1,65 +1,47 @@
 //! The connection's socket in the form that h2 wants.
 //!
 //! Reads take small requests through a buffer on the stack (the runtime wants initialised memory)
-//! and go straight into h2's memory as soon as more is there than fits. Both directions are
-//! followed frame by frame, for the sake of pings and other frames of which there may be too many.
-//! Writes note since when the peer takes nothing, so that a peer that never does can be shown the
-//! door. Frames of large messages wait in a queue for the end of the connection's turn, and leave
-//! together. With TLS in between all of this is said of the plain bytes, and nothing is queued.
+//! and go straight into h2's memory as soon as more is there than fits; the payloads of large
+//! tensors go to their blocks, past h2 ([`incoming`]). Both directions are followed frame by frame,
+//! for the sake of pings and other frames of which there may be too many. Writes note since when
+//! the peer takes nothing, so that a peer that never does can be shown the door. Frames of large
+//! messages wait in a queue for the end of the connection's turn, and leave together
+//! ([`outgoing`]). With TLS in between everything goes through h2, and nothing is queued.
 
+mod direct;
+mod incoming;
+mod limits;
 mod outgoing;
 mod payload;
+mod scatter;
+mod sinks;
+mod state;
 
-use std::cell::{Cell, RefCell};
-use std::io::{self, IoSlice};
+use std::cell::RefCell;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use conch_engine::clock;
+use bytes::{BufMut, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::floods::FloodLimits;
-use super::frames::{FrameObserver, PREFACE_BYTES, enhance_your_calm};
-use super::pings::PingStrikes;
+use super::frames::{FrameObserver, goaway, window_update};
 use crate::options::GrpcConnections;
 use crate::shard::ShardStream;
 use crate::tls::TlsSession;
 
+pub(in crate::grpc) use direct::{DirectArrival, DirectFailure, DirectReceiver};
+use incoming::{Incoming, ReadFailure, Source};
+use limits::FrameLimits;
 use outgoing::OutgoingQueue;
 pub(in crate::grpc) use payload::Payload;
 use payload::take_noted;
+pub(in crate::grpc) use state::TransportState;
 
-/// Some thirty small requests.
-const STACK_BYTES: usize = 8 << 10;
-
-/// What the connection task knows of its socket, which h2 owns.
-#[derive(Debug, Default)]
-pub(in crate::grpc) struct TransportState {
-    /// When the peer's last bytes came; monotonic.
-    pub(in crate::grpc) received_ns: Cell<u64>,
-    /// Since when the socket takes no more bytes; 0 if it does.
-    pub(in crate::grpc) blocked_since_ns: Cell<u64>,
-    /// Since when a header block has been coming; 0 for none.
-    pub(in crate::grpc) block_since_ns: Cell<u64>,
-    /// Whether a call is open; kept by the connection, and set here by a head that may open one.
-    pub(in crate::grpc) has_calls: Cell<bool>,
-}
-
-impl TransportState {
-    /// Notes since when the socket takes nothing.
-    fn note_send<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match &outcome {
-            Poll::Ready(_) => self.blocked_since_ns.set(0),
-            Poll::Pending if self.blocked_since_ns.get() == 0 => {
-                self.blocked_since_ns.set(clock::monotonic_ns());
-            }
-            Poll::Pending => {}
-        }
-        outcome
-    }
-}
+/// Reasons of GOAWAY frames.
+const FLOW_CONTROL_ERROR: u32 = 3;
+const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// h2's handle of the socket.
 pub(in crate::grpc) struct Transport {
@@ -72,15 +54,10 @@ pub(in crate::grpc) struct Wire {
     stream: ShardStream,
     session: Option<Box<TlsSession>>,
     transport_state: Rc<TransportState>,
-    /// The last read filled all its room, so more is probably there.
-    expects_more: bool,
-    incoming: FrameObserver,
+    incoming: Rc<RefCell<Incoming>>,
     outgoing: FrameObserver,
     queue: OutgoingQueue,
-    strikes: PingStrikes,
-    floods: FloodLimits,
-    /// The highest that the peer has opened, or tried to.
-    last_stream: u32,
+    limits: FrameLimits,
 }
 
 impl Transport {
@@ -90,19 +67,14 @@ impl Transport {
         options: &GrpcConnections,
     ) -> (Transport, Rc<TransportState>) {
         let transport_state = Rc::new(TransportState::default());
-        let now_ns = clock::monotonic_ns();
-        transport_state.received_ns.set(now_ns);
         let wire = Wire {
             stream,
             session,
             transport_state: Rc::clone(&transport_state),
-            expects_more: false,
-            incoming: FrameObserver::new(PREFACE_BYTES),
+            incoming: Rc::new(RefCell::new(Incoming::new())),
             outgoing: FrameObserver::new(0),
             queue: OutgoingQueue::default(),
-            strikes: PingStrikes::new(options),
-            floods: FloodLimits::new(now_ns),
-            last_stream: 0,
+            limits: FrameLimits::new(&transport_state, options),
         };
         let wire = Rc::new(RefCell::new(wire));
         (Transport { wire }, transport_state)
@@ -114,7 +86,19 @@ impl Transport {
 }
 
 impl Wire {
-    /// Sends what h2 has written in this turn and the socket has not been given yet.
+    /// What receives large tensors of this connection's calls; none with TLS.
+    pub(in crate::grpc) fn direct_receiver(&self) -> Option<DirectReceiver> {
+        let is_plain = self.session.is_none();
+        is_plain.then(|| DirectReceiver::new(Rc::clone(&self.incoming)))
+    }
+
+    /// The calls that were due have run, and the connection is about to.
+    pub(in crate::grpc) fn begin_turn(&mut self) {
+        self.incoming.borrow_mut().begin_turn();
+    }
+
+    /// Sends what h2 has written in this turn and the socket has not been given yet, and opens
+    /// windows.
     ///
     /// # Errors
     /// Those of the socket; the connection is over.
@@ -122,6 +106,7 @@ impl Wire {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        self.open_windows();
         if self.queue.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -130,6 +115,23 @@ impl Wire {
             let outcome = stream.poll_send_vectored(context, pieces);
             transport_state.note_send(outcome)
         })
+    }
+
+    /// Has the peer's windows opened for bytes that h2 has not seen, unless h2 is in the middle of
+    /// a frame. What there is no memory for comes with a later turn.
+    fn open_windows(&mut self) {
+        if !self.outgoing.is_between() {
+            return;
+        }
+        let (queue, outgoing, limits) = (&mut self.queue, &mut self.outgoing, &mut self.limits);
+        self.incoming.borrow_mut().take_credits(|stream, bytes| {
+            let frame = window_update(stream, bytes);
+            let is_queued = queue.push(&frame);
+            if is_queued {
+                outgoing.follow(&frame, |frame| limits.note_sent(frame));
+            }
+            is_queued
+        });
     }
 
     /// The way of [`AsyncWrite::poll_write_vectored`] without TLS.
@@ -158,77 +160,40 @@ impl Wire {
         self.transport_state.note_send(outcome)
     }
 
+    /// Looks at plain bytes that TLS has brought.
+    ///
+    /// # Errors
+    /// The peer sends too many of some frames: it has been told, and the connection is to end.
+    fn note_decrypted(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let outcome = {
+            let mut incoming = self.incoming.borrow_mut();
+            incoming.follow(bytes, &mut self.limits);
+            self.limits.end_bytes(&incoming.frames)
+        };
+        outcome.map_err(|words| self.end_with(ENHANCE_YOUR_CALM, words))
+    }
+
     /// The way of [`AsyncRead::poll_read`] without TLS.
     fn poll_read_plain(
         &mut self,
         context: &mut Context<'_>,
         target: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if std::mem::take(&mut self.expects_more) {
-            let room = target.remaining();
-            match conch_net::receive(self.stream.socket(), target) {
-                Ok(received) => {
-                    self.expects_more = received == room && room > 0;
-                    let filled = target.filled();
-                    let fresh = filled.get(filled.len() - received..).unwrap_or(&[]);
-                    return Poll::Ready(self.note_received(fresh));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        let mut stack = [0; STACK_BYTES];
-        let room = target.remaining().min(STACK_BYTES);
-        let place = stack.get_mut(..room).unwrap_or_default();
-        let received = ready!(self.stream.poll_receive(context, place))?;
-        let fresh = place.get(..received).unwrap_or_default();
-        target.put_slice(fresh);
-        self.expects_more = received == room && room > 0;
-        Poll::Ready(self.note_received(fresh))
-    }
-
-    /// Looks at bytes that came.
-    ///
-    /// # Errors
-    /// The peer sends too many of some frames: it has been told, and the connection is to end.
-    fn note_received(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let now_ns = clock::monotonic_ns();
-        self.transport_state.received_ns.set(now_ns);
-        let (strikes, floods, transport_state, last_stream) = (
-            &mut self.strikes,
-            &mut self.floods,
-            &self.transport_state,
-            &mut self.last_stream,
+        let outcome = self.incoming.borrow_mut().poll_read(
+            &mut self.stream,
+            &mut self.limits,
+            context,
+            target,
         );
-        let mut excess = None;
-        self.incoming.follow(bytes, |frame| {
-            if let Some(stream) = frame.opens() {
-                *last_stream = stream.max(*last_stream);
-                transport_state.has_calls.set(true);
-                return;
-            }
-            if frame.is_ping() && strikes.note_ping(now_ns, transport_state.has_calls.get()) {
-                excess = excess.or(Some("too_many_pings"));
-            }
-            excess = excess.or(floods.note_received(frame, now_ns));
-        });
-        let block_since_ns = match self.incoming.is_in_block() {
-            false => 0,
-            true if transport_state.block_since_ns.get() == 0 => now_ns,
-            true => transport_state.block_since_ns.get(),
-        };
-        transport_state.block_since_ns.set(block_since_ns);
-        if FloodLimits::has_too_many_updates(self.incoming.table_update_count()) {
-            excess = excess.or(Some("too_many_table_updates"));
-        }
-        match excess {
-            Some(words) => Err(self.end_calmly(words)),
-            None => Ok(()),
-        }
+        outcome.map_err(|failure| match failure {
+            ReadFailure::Io(error) => error,
+            ReadFailure::Excess(words) => self.end_with(ENHANCE_YOUR_CALM, words),
+            ReadFailure::WindowExceeded => self.end_with(FLOW_CONTROL_ERROR, ""),
+        })
     }
 
-    /// Tells the peer to calm down, if the socket takes it: the connection ends in any case.
-    fn end_calmly(&mut self, words: &'static str) -> io::Error {
+    /// Tells the peer why the connection ends, if the socket takes it.
+    fn end_with(&mut self, reason: u32, words: &'static str) -> io::Error {
         let socket = self.stream.socket();
         if !self.queue.is_empty() {
             // What the socket takes at once; then there is room for the last frame as well.
@@ -240,7 +205,7 @@ impl Wire {
                 });
         }
         if self.outgoing.is_between() && self.queue.is_empty() {
-            let goaway = enhance_your_calm(self.last_stream, words);
+            let goaway = goaway(self.limits.last_stream(), reason, words);
             match &mut self.session {
                 Some(session) => session.send_last(socket, &goaway),
                 None => {
@@ -249,21 +214,19 @@ impl Wire {
             }
         }
         conch_net::finish_sending(socket);
-        io::Error::other(words)
+        io::Error::other(match words {
+            "" => "the window was exceeded",
+            words => words,
+        })
     }
 
     /// Looks at the first `count` bytes of `pieces`, which have been sent.
     fn note_sent(&mut self, pieces: &[IoSlice<'_>], mut count: usize) {
-        let (strikes, floods) = (&mut self.strikes, &mut self.floods);
+        let limits = &mut self.limits;
         for piece in pieces {
             let own = piece.get(..count.min(piece.len())).unwrap_or(&[]);
             count -= own.len();
-            self.outgoing.follow(own, |frame| {
-                if frame.excuses_pings() {
-                    strikes.excuse();
-                }
-                floods.note_sent(frame);
-            });
+            self.outgoing.follow(own, |frame| limits.note_sent(frame));
             if count == 0 {
                 break;
             }
@@ -290,6 +253,23 @@ impl Wire {
     }
 }
 
+impl Source for ShardStream {
+    fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match pieces {
+            [piece] => ShardStream::poll_receive(self, context, piece),
+            pieces => self.poll_receive_vectored(context, pieces),
+        }
+    }
+
+    fn receive_now(&mut self, target: &mut impl BufMut) -> io::Result<usize> {
+        conch_net::receive(self.socket(), target)
+    }
+}
+
 impl AsyncRead for Transport {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -303,7 +283,7 @@ impl AsyncRead for Transport {
         let received = ready!(session.poll_receive(&mut wire.stream, context, target))?;
         let filled = target.filled();
         let fresh = filled.get(filled.len() - received..).unwrap_or(&[]);
-        Poll::Ready(wire.note_received(fresh))
+        Poll::Ready(wire.note_decrypted(fresh))
     }
 }
 
@@ -357,3 +337,6 @@ impl AsyncWrite for Transport {
         wire.poll_write_plain(context, pieces, noted.as_ref())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,6 +83,15 @@ impl OutgoingQueue {
         kept
     }
 
+    /// Keeps a copy of a small frame. Whether there was memory for it.
+    pub(super) fn push(&mut self, frame: &[u8]) -> bool {
+        let is_kept = self.pieces.try_reserve(1).is_ok() && self.copy(frame);
+        if is_kept {
+            self.byte_count += frame.len();
+        }
+        is_kept
+    }
+
     /// Whether there was memory for a copy of `part`.
     fn copy(&mut self, part: &[u8]) -> bool {
         // What is gone makes room, at the cost of moving less than is gone.

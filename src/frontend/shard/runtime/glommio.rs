@@ -5,7 +5,7 @@
 //! task that wakes itself, and the watchdog's heartbeats, which bound a wake-up that is lost.
 
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -186,6 +186,22 @@ impl GlommioSocket {
         target: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_read(context, target)
+    }
+
+    /// Receives into `pieces`, one after the other; 0 is the end of the stream.
+    pub(crate) fn poll_receive_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match conch_net::receive_vectored(self.descriptor, pieces) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Tries once more and, if it still would block, waits.
+                let first = pieces.iter_mut().find(|piece| !piece.is_empty());
+                self.poll_receive(context, first.map_or(&mut [][..], |piece| piece))
+            }
+            result => Poll::Ready(result),
+        }
     }
 
     pub(crate) fn poll_send(

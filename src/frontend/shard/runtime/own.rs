@@ -1,7 +1,7 @@
 //! The executor of conch's own.
 
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc;
 use std::task::{Context, Poll};
@@ -121,6 +121,18 @@ impl RingSocket {
         self.inner.poll_receive(context, room, |socket| {
             let mut target = target;
             conch_net::receive(socket, &mut target)
+        })
+    }
+
+    /// Receives into `pieces`, one after the other; 0 is the end of the stream.
+    pub(crate) fn poll_receive_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let room = pieces.iter().map(|piece| piece.len()).sum();
+        self.inner.poll_receive(context, room, |socket| {
+            conch_net::receive_vectored(socket, pieces)
         })
     }
 

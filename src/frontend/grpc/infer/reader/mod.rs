@@ -25,6 +25,10 @@ use crate::grpc::status::{GrpcCode, GrpcStatus, exhausted};
 use crate::grpc::wire::{self, MalformedMessage};
 use crate::shard::HeldPermit;
 
+mod room;
+
+use room::{WHOLE_BLOCK_BYTES_MAX, room};
+
 /// `raw_input_contents` in ModelInferRequest.
 const RAW_INPUT_CONTENTS: u32 = 7;
 /// The highest field number of ModelInferRequest; fields beyond are unknown and not kept.
@@ -36,13 +40,6 @@ const FIELD_HEADER_BYTES_MAX: usize = 20;
 const UNCHARGED_BYTES: usize = 4 << 10;
 /// What a tensor costs beside its bytes.
 const RAW_BYTES: usize = 256;
-/// A tensor of more than [`UNCHARGED_BYTES`] gets its final block once this much of it has arrived.
-const TRUSTED_FROM_BYTES: usize = UNCHARGED_BYTES;
-/// Until then it gets blocks from this size on that double.
-const FIRST_BLOCK_BYTES: usize = 512;
-/// The pool recycles blocks up to this size; larger ones start here and double, in place where
-/// there is room behind them.
-const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
 /// Tensors that lie in pinned memory if they go to a GPU. Smaller ones are not worth it; larger
 /// ones get blocks that grow, which pinned ones do not.
 const PINNED_BYTES: RangeInclusive<usize> = 64 << 10..=WHOLE_BLOCK_BYTES_MAX;
@@ -371,16 +368,22 @@ impl MessageReader {
         room(block, part.len(), *left, &self.pool, &self.budget)?.extend_from_slice(part);
         *left -= part.len();
         if *left == 0 {
-            let ReadPosition::Raw { block, .. } =
-                std::mem::replace(&mut self.place, ReadPosition::FieldHeader)
-            else {
-                unreachable!("matched above");
-            };
-            let used = part.len();
-            self.push_raw(block.map_or_else(ByteView::empty, ByteView::from))?;
-            return Ok(used);
+            self.finish_raw()?;
         }
         Ok(part.len())
+    }
+
+    /// The tensor under way has come in full.
+    fn finish_raw(&mut self) -> Result<(), ReadFault> {
+        match std::mem::replace(&mut self.place, ReadPosition::FieldHeader) {
+            ReadPosition::Raw { block, .. } => {
+                self.push_raw(block.map_or_else(ByteView::empty, ByteView::from))
+            }
+            place => {
+                self.place = place;
+                Ok(())
+            }
+        }
     }
 
     fn push_raw(&mut self, raw: ByteView) -> Result<(), ReadFault> {
@@ -402,63 +405,6 @@ impl MessageReader {
         let charged = |bytes: usize| if bytes > UNCHARGED_BYTES { bytes } else { 0 };
         let bytes = charged(head_bytes) + charged(self.small_bytes);
         Ok(self.charge.cover(bytes as u64)?)
-    }
-}
-
-/// The block of a tensor that misses `left` bytes, with room for `fresh` of them.
-fn room<'a>(
-    block: &'a mut Option<Block>,
-    fresh: usize,
-    left: usize,
-    pool: &Arc<Pool>,
-    budget: &Arc<Budget>,
-) -> Result<&'a mut Block, ReadFault> {
-    let have = block.as_ref().map_or(0, Block::len);
-    let (arrived, whole) = (have + fresh, have + left);
-    // Charge before anything is allocated.
-    let mut charge = block.as_mut().and_then(Block::take_charge);
-    if whole > UNCHARGED_BYTES {
-        charge
-            .get_or_insert_with(|| Charge::empty(budget))
-            .cover(arrived as u64)?;
-    }
-    let is_trusted = whole <= TRUSTED_FROM_BYTES || arrived >= TRUSTED_FROM_BYTES;
-    let capacity = if !is_trusted {
-        arrived.next_power_of_two().max(FIRST_BLOCK_BYTES)
-    } else if whole <= WHOLE_BLOCK_BYTES_MAX {
-        whole
-    } else {
-        // At least double, so that the cost of growing stays linear.
-        let doubled = block.as_ref().map_or(0, |block| block.capacity() * 2);
-        whole.min(doubled.max(arrived).max(WHOLE_BLOCK_BYTES_MAX))
-    };
-    let roomy = match block.take() {
-        Some(block) if block.capacity() >= arrived => block,
-        Some(mut block) if block.capacity() >= WHOLE_BLOCK_BYTES_MAX => {
-            block.try_reserve(capacity)?;
-            block
-        }
-        Some(block) => {
-            // Copies at most what arrived before the tensor was trusted.
-            let mut roomy = take(pool, capacity, is_trusted)?;
-            roomy.extend_from_slice(block.as_slice());
-            roomy
-        }
-        None => take(pool, capacity, is_trusted)?,
-    };
-    let block = block.insert(roomy);
-    if let Some(charge) = charge {
-        block.set_charge(charge);
-    }
-    Ok(block)
-}
-
-/// The pool has no blocks small enough for a tensor that is not trusted yet.
-fn take(pool: &Arc<Pool>, capacity: usize, is_trusted: bool) -> Result<Block, OutOfMemory> {
-    if is_trusted {
-        pool.try_take(capacity)
-    } else {
-        Block::try_with_capacity(capacity)
     }
 }
 
