@@ -110,9 +110,9 @@ pub(in crate::grpc) struct Incoming {
     /// Received and not looked at: h2 had no room, or a frame was not the expected one.
     backlog: Vec<u8>,
     pub(super) sinks: Sinks,
-    /// The stream and the length of the last routed frame.
-    pub(super) last_routed: (u32, usize),
-    /// Frames that are expected to follow with the same length; see `scatter.rs`.
+    /// Of the last routed frame that was not the last of its message.
+    frame_length: usize,
+    /// Frames for which a receive has places, at most; see `scatter.rs`.
     pub(super) expected_frames: usize,
     /// The last receive filled all its room, so more is probably there.
     expects_more: bool,
@@ -138,7 +138,7 @@ impl Incoming {
             owed: SmallVec::new(),
             backlog: Vec::new(),
             sinks: Sinks::default(),
-            last_routed: (0, 0),
+            frame_length: 0,
             expected_frames: EXPECTED_FRAMES_MAX,
             expects_more: false,
             is_drained: false,
@@ -257,8 +257,8 @@ impl Incoming {
         context: &mut Context<'_>,
         target: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<usize>> {
-        if let Some(stream) = self.scatters_for() {
-            return self.poll_scatter(stream, source, limits, context);
+        if let Some(expected) = self.expect() {
+            return self.poll_scatter(expected, source, limits, context);
         }
         let left = self.frames.payload_left();
         // All of it is for h2, up to this many bytes.
@@ -414,10 +414,11 @@ impl Incoming {
             DATA if is_ordered && sink.fits(frame) && frame.length <= FRAME_BYTES_MAX as usize => {
                 self.is_window_exceeded |= !has_window;
                 sink.check_window(frame.length);
-                let is_last = frame.length == sink.reader.left();
-                if !is_last || self.last_routed.0 != frame.stream {
-                    self.last_routed = (frame.stream, frame.length);
+                if frame.length < sink.reader.left() {
+                    sink.frame_length = frame.length;
+                    self.frame_length = frame.length;
                 }
+                self.sinks.note_frame(frame.stream);
                 Route::Sink
             }
             // Nothing to take, and no reason to stop.
@@ -476,10 +477,16 @@ impl Incoming {
             true => SinkState::Waiting,
             false => SinkState::Routing,
         };
-        if self.current.kind == DATA && self.current.stream == stream {
-            self.last_routed = (stream, self.current.length);
+        let is_last = self.current.kind == DATA && self.current.stream == stream;
+        let frame_length = match is_last {
+            true => self.current.length,
+            false => self.frame_length,
+        };
+        let sink = Sink::new(stream, state, reader, frame_length, waker);
+        self.sinks.add(sink);
+        if is_last {
+            self.sinks.note_frame(stream);
         }
-        self.sinks.add(Sink::new(stream, state, reader, waker));
         true
     }
 

@@ -1,10 +1,11 @@
 //! One receive into many places: payloads where they belong, frame heads aside.
 //!
-//! A peer that sends a large message sends frame after frame of the same length. So behind the rest
-//! of the current frame the next heads and payloads are given places as if they were such frames:
-//! payloads in the block of the tensor, one after the other. A head that is another ends the
-//! speculation: what came behind it is copied, and goes the ordinary way. The next receives then
-//! expect no frames, one, two, and so on.
+//! A peer that sends a large message sends frame after frame of the same length, and takes turns if
+//! it sends several. So behind the rest of the current frame the next heads and payloads are given
+//! places as if they were such frames, each of the stream that came behind its last one the last
+//! time: payloads in the blocks of the tensors, one after the other. A head that is another ends
+//! the speculation: what came behind it is copied, and goes the ordinary way. The next receives
+//! then expect half as many frames.
 
 use std::io::{self, IoSliceMut};
 use std::task::{Context, Poll};
@@ -13,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::incoming::{EXPECTED_FRAMES_MAX, Incoming, Route, STACK_BYTES, Source};
 use super::limits::FrameLimits;
-use super::sinks::{Sink, SinkFault};
+use super::sinks::{SinkFault, Sinks};
 use crate::grpc::frames::FRAME_HEAD_BYTES;
 
 /// Payload that one receive takes.
@@ -21,52 +22,93 @@ const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// A receive of fewer bytes of payload takes what comes behind them as well.
 const RECEIVED_BYTES_MIN: usize = 64 << 10;
 
+/// Payload of a stream.
+#[derive(Clone, Copy)]
+struct Part {
+    stream: u32,
+    payload: usize,
+}
+
 /// What one receive is prepared for.
-struct Expected {
+pub(super) struct Expected {
     /// Of the current frame's payload.
-    first: usize,
-    /// Payloads of the next frames.
-    frames: SmallVec<[usize; EXPECTED_FRAMES_MAX + 1]>,
+    first: Part,
+    /// The next frames.
+    frames: SmallVec<[Part; EXPECTED_FRAMES_MAX]>,
     /// Whether anything may follow.
     has_overflow: bool,
 }
 
 impl Expected {
-    /// `left` bytes of the current frame are to come, then up to `count` frames of `length`.
-    fn new(sink: &Sink, left: usize, length: usize, count: usize) -> Expected {
-        let mut room = sink.reader.tensor_left().min(RECEIVED_BYTES_MAX);
-        let first = left.min(room);
-        room -= first;
-        let mut message = sink.reader.left() - first;
+    /// `left` bytes of a frame of `stream` are to come, then up to `count` frames. None without a
+    /// stream that is expected.
+    fn new(sinks: &mut Sinks, stream: u32, left: usize, count: usize) -> Option<Expected> {
+        let sink = sinks.get(stream)?;
+        if !sink.is_routing() || sink.reader.tensor_left() == 0 {
+            return None;
+        }
+        let mut room = RECEIVED_BYTES_MAX;
+        let first = Part {
+            stream,
+            payload: left.min(sink.reader.tensor_left()).min(room),
+        };
+        sink.expected_bytes = first.payload;
+        room -= first.payload;
         let mut frames = SmallVec::new();
-        while first == left && frames.len() < count {
-            let payload = length.min(message);
-            if payload == 0 || payload > room {
+        let mut next = match left {
+            0 => Some(stream),
+            _ => sinks.follower_of(stream),
+        };
+        let mut has_overflow = first.payload < left;
+        while first.payload == left && frames.len() < count {
+            let expected = next.and_then(|stream| Some((stream, sinks.get(stream)?)));
+            let Some((stream, sink)) = expected else {
+                has_overflow = true;
+                break;
+            };
+            if sink.frame_length > room {
                 break;
             }
-            frames.push(payload);
+            let Some(payload) = sink.expect_frame() else {
+                has_overflow = true;
+                break;
+            };
+            frames.push(Part { stream, payload });
             room -= payload;
-            message -= payload;
+            next = sinks.follower_of(stream);
         }
         let mut expected = Expected {
             first,
             frames,
-            has_overflow: message == 0,
+            has_overflow,
         };
         expected.has_overflow |= expected.payload_bytes() < RECEIVED_BYTES_MIN;
-        expected
+        Some(expected)
     }
 
     fn payload_bytes(&self) -> usize {
-        self.first + self.frames.iter().sum::<usize>()
+        let frames = self.frames.iter().map(|frame| frame.payload);
+        self.first.payload + frames.sum::<usize>()
     }
 
-    /// Expects no more payload than there is room for.
-    fn limit(&mut self, room: usize) {
-        while self.payload_bytes() > room {
-            if self.frames.pop().is_none() {
-                self.first = room;
+    /// Expects no more payload of `stream` than there is room for, and nothing behind it.
+    fn limit(&mut self, stream: u32, mut room: usize) {
+        if self.first.stream == stream {
+            if self.first.payload > room {
+                self.first.payload = room;
+                self.frames.clear();
             }
+            room -= self.first.payload;
+        }
+        let is_missing = |frame: &Part| {
+            let has_room = frame.stream != stream || frame.payload <= room;
+            if has_room && frame.stream == stream {
+                room -= frame.payload;
+            }
+            !has_room
+        };
+        if let Some(index) = self.frames.iter().position(is_missing) {
+            self.frames.truncate(index);
         }
         self.has_overflow |= self.payload_bytes() == 0;
     }
@@ -78,61 +120,77 @@ struct Aside {
     overflow: [u8; STACK_BYTES],
 }
 
+/// Room in the tensors under way, by their streams.
+type Rooms<'a> = SmallVec<[(u32, &'a mut [u8]); 4]>;
+
 impl Incoming {
-    /// The stream whose frames the next receive is prepared for.
-    pub(super) fn scatters_for(&mut self) -> Option<u32> {
-        let stream = match self.frames.payload_left() {
-            0 => self.last_routed.0,
+    /// What the next receive is prepared for; none if nothing of a large tensor is expected.
+    pub(super) fn expect(&mut self) -> Option<Expected> {
+        for sink in self.sinks.iter_mut() {
+            sink.expected_bytes = 0;
+        }
+        let left = self.frames.payload_left();
+        let stream = match left {
+            0 => self.sinks.first_follower()?,
             _ if self.route == Route::Sink => self.current.stream,
             _ => return None,
         };
-        let sink = self.sinks.get(stream)?;
-        (sink.is_routing() && sink.reader.tensor_left() > 0).then_some(stream)
+        Expected::new(&mut self.sinks, stream, left, self.expected_frames)
     }
 
-    /// Receives frames of `stream` into its sink, and what comes between and behind them aside.
+    /// Receives frames into their sinks, and what comes between and behind them aside.
     pub(super) fn poll_scatter(
         &mut self,
-        stream: u32,
+        mut expected: Expected,
         source: &mut impl Source,
         limits: &mut FrameLimits,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let left = self.frames.payload_left();
         let head_missing = FRAME_HEAD_BYTES - self.frames.partial_head().len();
-        let (length, count) = (self.last_routed.1, self.expected_frames);
-        let Some(sink) = self.sinks.get(stream) else {
-            return Poll::Ready(Err(io::ErrorKind::NotFound.into()));
-        };
-        let mut expected = Expected::new(sink, left, length, count);
         let mut aside = Aside {
             heads: [[0; FRAME_HEAD_BYTES]; EXPECTED_FRAMES_MAX],
             overflow: [0; STACK_BYTES],
         };
-        let outcome = match sink.reader.room(expected.payload_bytes()) {
-            Ok(room) => {
-                expected.limit(room.len());
-                let mut pieces = places(&expected, room, &mut aside, head_missing);
-                source.poll_receive(context, &mut pieces)
+        let mut faults: SmallVec<[(u32, SinkFault); 1]> = SmallVec::new();
+        let mut rooms = Rooms::new();
+        for sink in self.sinks.iter_mut() {
+            let (stream, bytes) = (sink.stream, sink.expected_bytes);
+            if bytes == 0 {
+                continue;
             }
-            Err(fault) => {
-                // The call ends; what comes for it goes nowhere.
-                sink.fail(SinkFault::Read(fault));
-                expected.limit(0);
-                expected.has_overflow = true;
-                source.poll_receive(context, &mut [IoSliceMut::new(&mut aside.overflow)])
+            match sink.reader.room(bytes) {
+                Ok(room) => rooms.push((stream, room)),
+                Err(fault) => faults.push((stream, SinkFault::Read(fault))),
             }
-        };
+        }
+        for (stream, room) in &rooms {
+            expected.limit(*stream, room.len());
+        }
+        for (stream, _) in &faults {
+            expected.limit(*stream, 0);
+        }
+        let outcome = source.poll_receive(
+            context,
+            &mut places(&expected, rooms, &mut aside, head_missing),
+        );
+        for (stream, fault) in faults {
+            // The call ends; what comes for it goes nowhere.
+            if let Some(sink) = self.sinks.get(stream) {
+                sink.fail(fault);
+            }
+        }
         let outcome = match outcome {
             Poll::Ready(Ok(received)) => {
                 limits.begin_bytes();
-                let taken = self.take_received(stream, received, &expected, &aside, limits);
+                let taken = self.take_received(received, &expected, &aside, limits);
                 Poll::Ready(taken.map(|()| received))
             }
             outcome => outcome,
         };
-        if let Some(sink) = self.sinks.get(stream) {
-            sink.reader.trim_charge();
+        for sink in self.sinks.iter_mut() {
+            if sink.expected_bytes > 0 {
+                sink.reader.trim_charge();
+            }
         }
         outcome
     }
@@ -143,20 +201,19 @@ impl Incoming {
     /// There is no memory for what must be copied.
     fn take_received(
         &mut self,
-        stream: u32,
         received: usize,
         expected: &Expected,
         aside: &Aside,
         limits: &mut FrameLimits,
     ) -> io::Result<()> {
         let mut rest = received;
-        let first = rest.min(expected.first);
+        let first = rest.min(expected.first.payload);
         if first > 0 {
             self.take_payload(first, |sink| sink.advance(first));
             rest -= first;
         }
         let mut frames = expected.frames.iter().copied().zip(&aside.heads);
-        for (payload, head) in frames.by_ref() {
+        for (part, head) in frames.by_ref() {
             if rest == 0 {
                 return Ok(());
             }
@@ -167,23 +224,26 @@ impl Incoming {
                 return Ok(());
             };
             self.begin_frame(frame, limits);
-            let is_expected =
-                self.route == Route::Sink && frame.stream == stream && frame.length == payload;
-            if is_expected && self.is_routing(stream) {
-                let came = rest.min(payload);
+            let is_expected = self.route == Route::Sink
+                && (frame.stream, frame.length) == (part.stream, part.payload);
+            if is_expected && self.is_routing(part.stream) {
+                let came = rest.min(part.payload);
                 rest -= came;
                 if came > 0 {
                     self.take_payload(came, |sink| sink.advance(came));
                 }
-                if self.is_routing(stream) {
-                    continue;
-                }
-            } else {
-                self.expected_frames = 0;
-                // Where the payload was expected there is something else.
-                rest = self.keep_spare(stream, 0, payload, rest)?;
+                continue;
             }
-            return self.keep_rest(stream, payload, frames, aside, rest, is_expected);
+            self.expected_frames /= 2;
+            // Where the payload was expected there is something else.
+            let mut spare = Spare::default();
+            rest = self.keep_spare(&mut spare, part, rest)?;
+            for (part, head) in frames {
+                let came = rest.min(FRAME_HEAD_BYTES);
+                self.keep(head.get(..came).unwrap_or(&[]))?;
+                rest = self.keep_spare(&mut spare, part, rest - came)?;
+            }
+            return self.keep(aside.overflow.get(..rest).unwrap_or(&[]));
         }
         self.expected_frames = (self.expected_frames * 2).clamp(1, EXPECTED_FRAMES_MAX);
         self.keep(aside.overflow.get(..rest).unwrap_or(&[]))
@@ -193,77 +253,74 @@ impl Incoming {
         self.sinks.get(stream).is_some_and(|sink| sink.is_routing())
     }
 
-    /// Keeps what came into the places of frames that are none: heads, payloads and what follows.
-    fn keep_rest<'a>(
-        &mut self,
-        stream: u32,
-        payload: usize,
-        frames: impl Iterator<Item = (usize, &'a [u8; FRAME_HEAD_BYTES])>,
-        aside: &Aside,
-        mut rest: usize,
-        is_taken: bool,
-    ) -> io::Result<()> {
-        // What has been taken as payload is no longer spare.
-        let mut offset = if is_taken { 0 } else { payload };
-        for (payload, head) in frames {
-            let came = rest.min(FRAME_HEAD_BYTES);
-            self.keep(head.get(..came).unwrap_or(&[]))?;
-            rest = self.keep_spare(stream, offset, payload, rest - came)?;
-            offset += payload;
-        }
-        self.keep(aside.overflow.get(..rest).unwrap_or(&[]))
-    }
-
-    /// Keeps what came of `payload` bytes that lie so far behind the bytes of the tensor; returns
-    /// what is left of `rest`.
-    fn keep_spare(
-        &mut self,
-        stream: u32,
-        offset: usize,
-        payload: usize,
-        rest: usize,
-    ) -> io::Result<usize> {
-        let came = rest.min(payload);
+    /// Keeps what came into the place of a payload that is none; returns what is left of `rest`.
+    fn keep_spare(&mut self, spare: &mut Spare, part: Part, rest: usize) -> io::Result<usize> {
+        let came = rest.min(part.payload);
         if came == 0 {
             return Ok(rest);
         }
-        let sink = self.sinks.get(stream);
-        let spare = sink.and_then(|sink| {
+        let offset = spare.take(part);
+        let sink = self.sinks.get(part.stream);
+        let bytes = sink.and_then(|sink| {
             let mut copy = Vec::new();
-            let spare = sink.reader.spare().get(offset..offset + came)?;
-            conch_memory::try_extend(&mut copy, spare).ok()?;
+            let bytes = sink.reader.spare().get(offset..offset + came)?;
+            conch_memory::try_extend(&mut copy, bytes).ok()?;
             Some(copy)
         });
-        let spare = spare.ok_or(io::ErrorKind::OutOfMemory)?;
-        self.keep(&spare)?;
+        self.keep(&bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
         Ok(rest - came)
+    }
+}
+
+/// How far places of payloads lie behind the bytes of their tensors.
+#[derive(Default)]
+struct Spare(SmallVec<[Part; 4]>);
+
+impl Spare {
+    /// The place for `part` is the next of its stream.
+    fn take(&mut self, part: Part) -> usize {
+        match self.0.iter_mut().find(|own| own.stream == part.stream) {
+            Some(own) => {
+                own.payload += part.payload;
+                own.payload - part.payload
+            }
+            None => {
+                self.0.push(part);
+                0
+            }
+        }
     }
 }
 
 /// The places for one receive, in the order of the wire.
 fn places<'a>(
     expected: &Expected,
-    room: &'a mut [u8],
+    mut rooms: Rooms<'a>,
     aside: &'a mut Aside,
     head_missing: usize,
 ) -> SmallVec<[IoSliceMut<'a>; 2 * EXPECTED_FRAMES_MAX + 2]> {
+    let mut room = |part: Part| -> &'a mut [u8] {
+        let Some((_, room)) = rooms.iter_mut().find(|(stream, _)| *stream == part.stream) else {
+            return &mut [];
+        };
+        let (own, rest) = std::mem::take(room).split_at_mut(part.payload);
+        *room = rest;
+        own
+    };
     let mut pieces = SmallVec::new();
-    let (first, mut room) = room.split_at_mut(expected.first);
-    if !first.is_empty() {
-        pieces.push(IoSliceMut::new(first));
+    if expected.first.payload > 0 {
+        pieces.push(IoSliceMut::new(room(expected.first)));
     }
     // Of the first head part may have come.
-    let mut missing = match expected.first {
+    let mut missing = match expected.first.payload {
         0 => head_missing,
         _ => FRAME_HEAD_BYTES,
     };
-    for (payload, head) in expected.frames.iter().zip(&mut aside.heads) {
+    for (part, head) in expected.frames.iter().zip(&mut aside.heads) {
         let (place, _) = head.split_at_mut(missing);
         missing = FRAME_HEAD_BYTES;
-        let (own, rest) = room.split_at_mut(*payload);
-        room = rest;
         pieces.push(IoSliceMut::new(place));
-        pieces.push(IoSliceMut::new(own));
+        pieces.push(IoSliceMut::new(room(*part)));
     }
     if expected.has_overflow {
         pieces.push(IoSliceMut::new(&mut aside.overflow));

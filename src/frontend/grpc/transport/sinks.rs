@@ -53,6 +53,12 @@ pub(super) struct Sink {
     /// Routed bytes that the stream's window has not been opened for.
     uncredited: usize,
     has_progressed: bool,
+    /// Of its frames, but for the last of the message.
+    pub(super) frame_length: usize,
+    /// The stream whose frame came behind its last one.
+    follower: u32,
+    /// What the next receive has places for.
+    pub(super) expected_bytes: usize,
 }
 
 impl Sink {
@@ -60,6 +66,7 @@ impl Sink {
         stream: u32,
         state: SinkState,
         reader: MessageReader,
+        frame_length: usize,
         waker: &Waker,
     ) -> Box<Sink> {
         Box::new(Sink {
@@ -70,6 +77,9 @@ impl Sink {
             waker: waker.clone(),
             uncredited: 0,
             has_progressed: false,
+            frame_length,
+            follower: stream,
+            expected_bytes: 0,
         })
     }
 
@@ -101,6 +111,19 @@ impl Sink {
             self.fail(SinkFault::WindowExceeded);
         }
         is_allowed
+    }
+
+    /// Expects one more frame behind what is expected already, of the usual length or the last of
+    /// the message. None if that does not fit into the tensor under way.
+    pub(super) fn expect_frame(&mut self) -> Option<usize> {
+        let left = self.reader.left().checked_sub(self.expected_bytes)?;
+        let payload = self.frame_length.min(left);
+        let room = self.reader.tensor_left().checked_sub(self.expected_bytes)?;
+        let fits = self.is_routing() && payload > 0 && payload <= room;
+        if fits {
+            self.expected_bytes += payload;
+        }
+        fits.then_some(payload)
     }
 
     /// Takes bytes that have been received elsewhere.
@@ -164,6 +187,8 @@ impl Sink {
 pub(super) struct Sinks {
     // Boxed: readers are large, and most connections have none.
     open: SmallVec<[Box<Sink>; 1]>,
+    /// The stream of the last routed frame, or what came before it if that is gone.
+    last_stream: u32,
     /// Routed bytes that the connection's window has not been opened for.
     uncredited: usize,
     /// Owed to streams that go on through h2.
@@ -186,6 +211,36 @@ impl Sinks {
         self.open.push(sink);
     }
 
+    /// A frame of `stream` comes, which is routed.
+    pub(super) fn note_frame(&mut self, stream: u32) {
+        let before = std::mem::replace(&mut self.last_stream, stream);
+        if let Some(sink) = self.get(before) {
+            sink.follower = stream;
+        }
+    }
+
+    /// The stream whose frame probably comes behind the last routed one.
+    pub(super) fn first_follower(&mut self) -> Option<u32> {
+        let last = self.last_stream;
+        let any = || self.open.iter().find(|sink| sink.is_routing());
+        any()
+            .map(|sink| sink.stream)
+            .map(|any| self.follower_of(last).unwrap_or(any))
+    }
+
+    /// The stream whose frame probably comes behind one of `stream`: the one of the last time,
+    /// without those whose messages are whole.
+    pub(super) fn follower_of(&mut self, stream: u32) -> Option<u32> {
+        let mut follower = stream;
+        for _ in 0..SINKS_MAX {
+            follower = self.get(follower)?.follower;
+            if self.get(follower)?.is_routing() {
+                return Some(follower);
+            }
+        }
+        None
+    }
+
     pub(super) fn get(&mut self, stream: u32) -> Option<&mut Sink> {
         self.iter_mut().find(|sink| sink.stream == stream)
     }
@@ -199,6 +254,17 @@ impl Sinks {
     pub(super) fn remove(&mut self, stream: u32, goes_on: bool) -> Option<Box<Sink>> {
         let index = self.open.iter().position(|sink| sink.stream == stream)?;
         let sink = self.open.swap_remove(index);
+        for before in &mut self.open {
+            if before.follower == stream {
+                before.follower = match sink.follower {
+                    follower if follower == stream => before.stream,
+                    follower => follower,
+                };
+                if self.last_stream == stream {
+                    self.last_stream = before.stream;
+                }
+            }
+        }
         if goes_on && sink.reader.left() > 0 && sink.uncredited > 0 {
             match self.owed.iter_mut().find(|(owed, _)| *owed == stream) {
                 Some((_, bytes)) => *bytes += sink.uncredited,

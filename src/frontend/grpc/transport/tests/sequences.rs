@@ -22,6 +22,35 @@ fn a_large_tensor_takes_few_receives_and_passes_h2_by() {
     assert!(counts[0] <= 6 && counts[1] > 60, "{counts:?}");
 }
 
+#[test]
+fn large_tensors_that_take_turns_take_few_receives() {
+    let tensors: Vec<Vec<u8>> = (1..4).map(|seed| noise(seed, 600_000)).collect();
+    let streams = [1, 3, 5];
+    let frames = streams.map(|stream| {
+        let tensor = &tensors[stream as usize / 2];
+        data(stream, &message(&[tensor]), 16_384, END_STREAM)
+    });
+    let mut counts = Vec::new();
+    for stream_count in 1..4 {
+        let mut wire: Vec<Vec<u8>> = streams.map(headers).into();
+        wire.truncate(stream_count);
+        let frames = &frames[..stream_count];
+        wire.extend(
+            (0..frames[0].len()).flat_map(|index| frames.iter().map(move |own| own[index].clone())),
+        );
+        let mut server = Server::start(true);
+        server.link.borrow_mut().script.receive_count = 0;
+        server.arrive(&wire.concat());
+        let outcomes = server.outcomes.borrow();
+        assert!(
+            (0..stream_count)
+                .all(|index| outcomes[&streams[index]] == Ok(vec![tensors[index].clone()]))
+        );
+        counts.push(server.link.borrow().script.receive_count);
+    }
+    assert!(counts[2] <= 12, "{counts:?}");
+}
+
 /// Serves `frames`, which arrive in pieces of `cut` bytes.
 fn serve(is_direct: bool, frames: &[Vec<u8>], cut: usize) -> Server {
     let mut server = Server::start(is_direct);
