@@ -2,13 +2,13 @@
 request, with all its calls into the server), by the difference of runs of different length. On the wire: how often the server's threads
 slept, and how many system calls move a large tensor."""
 
-import http.client
 import itertools
 import json
 import pathlib
 import re
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
@@ -64,20 +64,62 @@ class Wire(unittest.TestCase):
         tasks = pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
         return sum(int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", (task / "status").read_text(), re.MULTILINE)[1]) for task in tasks)
 
+    def small_requests(self, server):
+        """Sends as many small requests as asked over one HTTP connection, each in one piece."""
+        body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}]}).encode()
+        request = b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: conch\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        host, port = server.http.split(":")
+        connection = socket.create_connection((host, int(port)))
+        self.addCleanup(connection.close)
+
+        def send(count):
+            for _ in range(count):
+                connection.sendall(request)
+                self.assertEqual(connection.recv(65536)[:12], b"HTTP/1.1 200")
+        send(200)
+        return send
+
     def test_sleeps(self):
         with Repository().model("identity", identity()) as repository, servers.Server(repository) as server:
-            body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}]})
-            connection = http.client.HTTPConnection(server.http)
-            self.addCleanup(connection.close)
+            send = self.small_requests(server)
 
-            def send(count):
-                for _ in range(count):
-                    connection.request("POST", "/v2/models/identity/infer", body)
-                    self.assertEqual(connection.getresponse().read()[:2], b'{"')
-            send(100)
-            before = self.sleeps(server)
-            send(1000)
-            self.assertLess((self.sleeps(server) - before) / 1000, 1.6)
+            def run():
+                before = self.sleeps(server)
+                send(1000)
+                return (self.sleeps(server) - before) / 1000
+            # Where an execution is interrupted the core gets the next ones: the quietest of some runs is meant.
+            self.assertLess(min(run() for _ in range(5)), 1.2)
+
+    def calls(self, server, count, send):
+        """How often the server makes each system call that is of the data plane, for one of the `count` requests of `send`."""
+        with tempfile.NamedTemporaryFile("r") as table:
+            tracer = subprocess.Popen(["strace", "-f", "-c", "-o", table.name, "-e",
+                                       "trace=recvfrom,recvmsg,sendto,sendmsg,futex,sched_yield,io_uring_enter,write", "-p",
+                                       str(server.process.pid)], stderr=subprocess.PIPE, text=True)
+            try:
+                line = tracer.stderr.readline()
+                if "attached" not in line:
+                    self.skipTest(f"strace may not look at other processes here: {line.strip()}")
+                send()
+            finally:
+                tracer.send_signal(signal.SIGINT)
+                tracer.communicate(timeout=60)
+            rows = [line.split() for line in table.read().splitlines()]
+        return {row[-1]: int(row[3]) / count for row in rows if len(row) > 4 and row[3].isdigit()}
+
+    @unittest.skipUnless(shutil.which("strace"), "there is no strace")
+    def test_calls_of_small_requests(self):
+        """One client that sends one request after the other over HTTP: the shard receives, executes, sends and waits, with one call each."""
+        count = 500
+        # Timers make a few more, and an execution that is interrupted leaves the next ones to the core: the quietest run is meant.
+        allowed = {"recvfrom": 1.02, "sendmsg": 1.02, "io_uring_enter": 1.1, "futex": 0.2, "sched_yield": 0.1, "write": 0.05, "total": 3.4}
+        with Repository().model("identity", identity()) as repository, servers.Server(repository) as server:
+            send = self.small_requests(server)
+            runs = [self.calls(server, count, lambda: send(count)) for _ in range(3)]
+        calls = min(runs, key=lambda calls: calls["total"])
+        self.assertLessEqual(calls.keys(), allowed.keys(), calls)
+        for name, most in allowed.items():
+            self.assertLessEqual(calls.get(name, 0), most, runs)
 
     def exchange(self, link, stream, request):
         """One ModelInfer in frames of 16 KiB, as clients of most libraries send and take them; the bytes of the answer's tensor."""
@@ -110,19 +152,7 @@ class Wire(unittest.TestCase):
                 for _ in range(count):
                     self.assertEqual(self.exchange(link, next(streams), request), tensor)
             send()
-            with tempfile.NamedTemporaryFile("r") as table:
-                tracer = subprocess.Popen(["strace", "-f", "-c", "-o", table.name, "-e", "trace=recvfrom,recvmsg,sendto,sendmsg", "-p",
-                                           str(server.process.pid)], stderr=subprocess.PIPE, text=True)
-                try:
-                    line = tracer.stderr.readline()
-                    if "attached" not in line:
-                        self.skipTest(f"strace may not look at other processes here: {line.strip()}")
-                    send()
-                finally:
-                    tracer.send_signal(signal.SIGINT)
-                    tracer.communicate(timeout=60)
-                rows = [line.split() for line in table.read().splitlines()]
-        calls = {row[-1]: int(row[3]) / count for row in rows if len(row) > 4 and row[3].isdigit()}
+            calls = self.calls(server, count, send)
         received = calls.get("recvfrom", 0) + calls.get("recvmsg", 0)
         sent = calls.get("sendto", 0) + calls.get("sendmsg", 0)
         # One frame at a time it is 37 frames each way, each received in two parts. How many it takes depends on what is there each time.
