@@ -6,7 +6,7 @@
 use std::io;
 use std::num::NonZeroU64;
 
-use rustix::process::{Pid, getpid, setpriority_process};
+use rustix::process::{Pid, getpid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs that the calling thread may use, ascending; never empty.
@@ -126,8 +126,9 @@ fn set_memory_policy(mode: libc::c_int, node: usize) -> io::Result<()> {
 const NODES_MAX: usize = 1_024;
 
 /// Adds `nice` to the calling thread's niceness (on Linux it is the thread's own, not the
-/// process').
+/// process'), which is 19 at most.
 pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
+    let nice = getpriority_process(None)?.saturating_add(nice);
     Ok(setpriority_process(None, nice)?)
 }
 
@@ -249,7 +250,11 @@ mod tests {
             assert_eq!(current_cpus().unwrap(), &cpus[..1]);
             assert!(confine_current_thread(&[]).is_err());
             assert!(confine_current_thread(&[1 << 20]).is_err());
+            let before = getpriority_process(None).unwrap();
             lower_priority_of_current_thread(5).unwrap();
+            lower_priority_of_current_thread(2).unwrap();
+            let after = getpriority_process(None).unwrap();
+            assert_eq!(after, (before + 7).min(19));
             assert!(bind_memory_of_current_thread(1 << 20).is_err());
             assert!(
                 bind_memory_of_current_thread(1_000).is_err(),
