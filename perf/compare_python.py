@@ -14,15 +14,14 @@ import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
+import loading
 import machine
 from bodies import http_binary, tensor
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 LARGE = 602112 // 4
 DECOUPLED_COUNT = 16
 
@@ -159,19 +158,10 @@ def check(server, case):
         raise SystemExit(f"{case.name}: wrong answer: {status} {reply[:300]!r}")
 
 
-def drive(server, case, seconds, client_cpu, directory):
+def drive(server, case, seconds, client_cpu):
     """Runs wrk once: requests, seconds, failed, p50_us, p99_us."""
-    file = directory / "body"
-    file.write_bytes(case.body)
-    environment = {**os.environ, "BODY": str(file)}
-    if case.json_bytes:
-        environment["JSON_BYTES"] = str(case.json_bytes)
-    output = subprocess.run(
-        ["taskset", "-c", str(client_cpu), "wrk", "-t1", f"-c{case.connections}", f"-d{seconds}s", "--timeout", "5s",
-         "-s", str(ROOT / "perf/wrk.lua"), f"http://{server.http}/v2/models/{case.path}"],
-        capture_output=True, text=True, env=environment, check=True).stdout
-    line = next(line for line in output.splitlines() if line.startswith("RESULT "))
-    return json.loads(line[len("RESULT "):])
+    headers = [f"Inference-Header-Content-Length: {case.json_bytes}"] if case.json_bytes else []
+    return loading.wrk(f"http://{server.http}/v2/models/{case.path}", case.body, case.connections, seconds, client_cpu, headers)
 
 
 def measure(options, servers):
@@ -195,9 +185,9 @@ def measure(options, servers):
                     for name in names[turn % len(names):] + names[:turn % len(names)]:
                         server = running[name]
                         check(server, case)
-                        drive(server, case, 1, options.client_cpu, directory)
+                        drive(server, case, 1, options.client_cpu)
                         before = cpu_seconds(server.pid)
-                        row = drive(server, case, options.seconds, options.client_cpu, directory)
+                        row = drive(server, case, options.seconds, options.client_cpu)
                         row["cpu_us"] = (cpu_seconds(server.pid) - before) * 1e6 / max(row["requests"], 1)
                         results[case.name, name].append(row)
                         print(f"round {turn + 1}/{options.rounds}  {case.name:24} {name:15} {row['requests'] / row['seconds']:8.0f}/s"

@@ -1,6 +1,7 @@
-"""Runs `load` of bench/ in a closed loop against a server."""
+"""Runs `load` of bench/ against a server, in a closed loop or at a rate, and wrk."""
 
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -12,13 +13,15 @@ import server as servers
 class Load:
     """One request, repeated: its file lies in a directory that goes away with it."""
 
-    def __init__(self, address, protocol, body, model="identity", connections=8):
+    def __init__(self, address, protocol, body, model="identity", connections=8, rate=0, arrivals="even", warm_up_s=0):
         self.directory = tempfile.TemporaryDirectory(prefix="conch-load-")
         file = pathlib.Path(self.directory.name) / "body"
         content, json_bytes = body
         file.write_bytes(content)
         self.command = [str(servers.built("load")), f"--protocol={protocol}", f"--address={address}", f"--body={file}",
-                        f"--connections={connections}", "--rate=0", "--warm-up-seconds=0"]
+                        f"--connections={connections}", f"--warm-up-seconds={warm_up_s}", f"--rate={rate}"]
+        if rate and arrivals != "even":
+            self.command.append(f"--arrivals={arrivals}")
         if protocol == "http":
             self.command += [f"--path=/v2/models/{model}/infer", f"--json-bytes={json_bytes or 0}"]
 
@@ -47,3 +50,16 @@ class Load:
 
     def __exit__(self, *_):
         self.close()
+
+
+def wrk(url, body, connections, seconds, cpu, headers=()):
+    """Runs wrk once, in a closed loop on one CPU: requests, seconds, failed, p50_us, p99_us. A header is "Name: value"."""
+    with tempfile.NamedTemporaryFile(prefix="conch-wrk-") as file:
+        file.write(body)
+        file.flush()
+        output = subprocess.run(
+            [*machine.bound_to([cpu]), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s",
+             "-s", str(pathlib.Path(__file__).with_name("wrk.lua")), url],
+            capture_output=True, text=True, env={**os.environ, "BODY": file.name, "HEADERS": "\n".join(headers)}, check=True).stdout
+    line = next(line for line in output.splitlines() if line.startswith("RESULT "))
+    return json.loads(line[len("RESULT "):])

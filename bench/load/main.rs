@@ -7,7 +7,9 @@
 //! late answer delays the requests behind it, and their latency says so; gRPC sends on time and has
 //! many calls open on each connection.
 //!
-//! With `--rate=0` the loop is closed: each connection sends again as soon as it is answered.
+//! `--arrivals=poisson` spreads the requests as independent callers would, with the same times in
+//! every run. With `--rate=0` the loop is closed: each connection sends again as soon as it is
+//! answered.
 #![forbid(unsafe_code)]
 
 mod grpc;
@@ -19,7 +21,7 @@ use conch_bench::arguments::Arguments;
 use conch_bench::executor;
 use futures_util::future::join_all;
 use record::Record;
-use schedule::Schedule;
+use schedule::{Arrivals, Offer, Schedule};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -27,7 +29,8 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "load --protocol=http|grpc --address=HOST:PORT --body=FILE \
                      [--path=/v2/models/identity/infer] [--json-bytes=N] [--rate=1000] \
-                     [--connections=8] [--warm-up-seconds=1] [--seconds=10]";
+                     [--arrivals=even|poisson] [--connections=8] [--warm-up-seconds=1] \
+                     [--seconds=10]";
 
 /// What one connection needs to know about the requests it sends.
 struct Target {
@@ -57,6 +60,7 @@ fn main() {
     };
     let path = arguments.take("path", path.to_owned());
     let rate: f64 = arguments.take("rate", 1000.0);
+    let arrivals = arguments.take("arrivals", Arrivals::Even);
     let connection_count: usize = arguments.take("connections", 8);
     let warm_up = Duration::from_secs_f64(arguments.take("warm-up-seconds", 1.0));
     let measured = Duration::from_secs_f64(arguments.take("seconds", 10.0));
@@ -72,8 +76,12 @@ fn main() {
     let record = Rc::new(RefCell::new(Record::default()));
     executor::run(async {
         let start = Instant::now();
-        let schedule =
-            |index| Schedule::new(start, warm_up, measured, rate, connection_count, index);
+        let offer = Offer {
+            rate,
+            connection_count,
+            arrivals,
+        };
+        let schedule = |index| Schedule::new(start, warm_up, measured, offer, index);
         let tasks: Vec<_> = (0..connection_count)
             .map(|index| {
                 let (target, record) = (Rc::clone(&target), Rc::clone(&record));

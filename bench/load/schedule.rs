@@ -2,58 +2,115 @@
 
 use std::time::{Duration, Instant};
 
+/// How the requests of an offered rate are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At equal distances, the connections in turn.
+    Even,
+    /// As those of many independent callers: distances are exponential. The same in every run.
+    Poisson,
+}
+
+impl std::str::FromStr for Arrivals {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "even" => Ok(Self::Even),
+            "poisson" => Ok(Self::Poisson),
+            _ => Err(format!("unknown arrivals '{text}'")),
+        }
+    }
+}
+
+/// The load that all connections together offer.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    /// Requests per second; 0 closes the loop.
+    pub rate: f64,
+    pub connection_count: usize,
+    pub arrivals: Arrivals,
+}
+
+/// The distances between the requests of one connection.
+#[derive(Debug, Clone)]
+enum Gaps {
+    /// The loop is closed: a request is due when the one before is answered.
+    None,
+    Even(Duration),
+    /// The mean, and the state of the generator.
+    Exponential(Duration, u64),
+}
+
+impl Gaps {
+    fn next(&mut self) -> Duration {
+        match self {
+            Self::None => Duration::ZERO,
+            Self::Even(interval) => *interval,
+            Self::Exponential(mean, state) => mean.mul_f64(-(1.0 - uniform(state)).ln()),
+        }
+    }
+}
+
+/// A number of [0, 1) by splitmix64.
+fn uniform(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut bits = *state;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
 /// The due times of one connection's requests.
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    first: Instant,
-    /// Zero in a closed loop.
-    interval: Duration,
+    due: Instant,
+    gaps: Gaps,
     measured_from: Instant,
     end: Instant,
-    sent_count: u32,
 }
 
 impl Schedule {
-    /// The part of connection `index` out of `connection_count` in an offered `rate` per second; 0
-    /// closes the loop.
-    ///
-    /// The connections take turns, so that the whole offered load is evenly spaced.
+    /// The part of connection `index` in what is offered.
     pub fn new(
         start: Instant,
         warm_up: Duration,
         measured: Duration,
-        rate: f64,
-        connection_count: usize,
+        offer: Offer,
         index: usize,
     ) -> Self {
-        let interval = if rate > 0.0 {
-            Duration::from_secs_f64(connection_count as f64 / rate)
+        let count = offer.connection_count.max(1) as f64;
+        let mut gaps = if offer.rate > 0.0 {
+            let interval = Duration::from_secs_f64(count / offer.rate);
+            match offer.arrivals {
+                Arrivals::Even => Gaps::Even(interval),
+                Arrivals::Poisson => Gaps::Exponential(interval, index as u64),
+            }
         } else {
-            Duration::ZERO
+            Gaps::None
+        };
+        let first = match &mut gaps {
+            Gaps::Even(interval) => interval.mul_f64(index as f64 / count),
+            other => other.next(),
         };
         Self {
-            first: start + interval.mul_f64(index as f64 / connection_count.max(1) as f64),
-            interval,
+            due: start + first,
+            gaps,
             measured_from: start + warm_up,
             end: start + warm_up + measured,
-            sent_count: 0,
         }
     }
 
     /// The time at which the next request is due at `now`; `None` when the run is over.
     pub fn next(&mut self, now: Instant) -> Option<Instant> {
-        let due = if self.interval.is_zero() {
-            now
-        } else {
-            self.first + self.interval * self.sent_count
-        };
-        self.sent_count += 1;
+        let due = if self.is_closed() { now } else { self.due };
+        self.due += self.gaps.next();
         (due < self.end).then_some(due)
     }
 
     /// Whether each request waits for the answer to the one before.
     pub fn is_closed(&self) -> bool {
-        self.interval.is_zero()
+        matches!(self.gaps, Gaps::None)
     }
 
     /// Whether a request that was due at `due` is part of the measurement.
@@ -71,18 +128,33 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    #[test]
-    fn connections_take_turns_and_stop_at_the_end() {
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn offer(rate: f64, connection_count: usize, arrivals: Arrivals) -> Offer {
+        Offer {
+            rate,
+            connection_count,
+            arrivals,
+        }
+    }
+
+    /// Times after the start, of all connections, and whether they count; one second of warm-up.
+    fn times(offer: Offer, measured: Duration) -> Vec<(Duration, bool)> {
         let start = Instant::now();
-        let second = Duration::from_secs(1);
         let mut due = Vec::new();
-        for index in 0..4 {
-            let mut schedule = Schedule::new(start, second, second, 100.0, 4, index);
+        for index in 0..offer.connection_count {
+            let mut schedule = Schedule::new(start, SECOND, measured, offer, index);
             while let Some(time) = schedule.next(start) {
                 due.push((time - start, schedule.counts(time)));
             }
         }
         due.sort();
+        due
+    }
+
+    #[test]
+    fn connections_take_turns_and_stop_at_the_end() {
+        let due = times(offer(100.0, 4, Arrivals::Even), SECOND);
         assert_eq!(due.len(), 200);
         assert_eq!(due.iter().filter(|(_, counts)| *counts).count(), 100);
         for (index, (time, _)) in due.iter().enumerate() {
@@ -91,10 +163,33 @@ mod tests {
     }
 
     #[test]
+    fn independent_callers_come_at_the_rate_and_by_chance() {
+        let due = times(offer(1000.0, 8, Arrivals::Poisson), 99 * SECOND);
+        // A hundred seconds at 1,000: the deviation is the root, 316.
+        assert!((98_500..101_500).contains(&due.len()), "{}", due.len());
+        assert_eq!(due, times(offer(1000.0, 8, Arrivals::Poisson), 99 * SECOND));
+        // Per slice of 10 ms the variance is the mean, 10; of even arrivals it would be 0.
+        let mut slices = vec![0.0_f64; 10_000];
+        for (time, _) in &due {
+            slices[(time.as_millis() / 10) as usize] += 1.0;
+        }
+        let mean = slices.iter().sum::<f64>() / slices.len() as f64;
+        let squares = slices.iter().map(|count| (count - mean).powi(2));
+        let variance = squares.sum::<f64>() / slices.len() as f64;
+        assert!((0.9..1.1).contains(&(variance / mean)), "{variance}");
+    }
+
+    #[test]
     fn a_closed_loop_is_always_due() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(start, Duration::ZERO, Duration::from_secs(1), 0.0, 1, 0);
+        let mut schedule = Schedule::new(
+            start,
+            Duration::ZERO,
+            SECOND,
+            offer(0.0, 1, Arrivals::Even),
+            0,
+        );
         assert_eq!(schedule.next(start), Some(start));
-        assert_eq!(schedule.next(start + Duration::from_secs(2)), None);
+        assert_eq!(schedule.next(start + 2 * SECOND), None);
     }
 }
