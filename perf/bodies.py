@@ -24,6 +24,13 @@ def http_binary(count):
     return head + tensor(count), len(head)
 
 
+def http_json(count):
+    """A request with one FP32[1,count] tensor as JSON, and a reply in JSON."""
+    values = [i % 251 / 8 for i in range(count)]
+    body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, count], "data": values}]}
+    return json.dumps(body, separators=(",", ":")).encode(), None
+
+
 def varint(value):
     out = bytearray()
     while value >= 128:
