@@ -1,0 +1,47 @@
+"""A short run of perf/compare --models: that it starts, asks and tells. Its figures decide nothing here."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+import server as servers
+from case import conch_only, needs_library, needs_peer
+
+MAGIKA = servers.ROOT / "docs/examples/model_repository/magika/1/model.onnx"
+
+
+@conch_only
+@needs_library("onnxruntime")
+@unittest.skipUnless(MAGIKA.exists(), "magika is not there: run scripts/fetch-models")
+class Comparisons(unittest.TestCase):
+    def run_program(self, name, *arguments):
+        """What it writes with --json."""
+        with tempfile.TemporaryDirectory(prefix="conch-comparison-") as directory:
+            figures = pathlib.Path(directory) / "figures"
+            done = subprocess.run([sys.executable, str(servers.ROOT / "perf" / name), *arguments, f"--json={figures}"], capture_output=True, text=True,
+                                  timeout=300, check=False, env={**os.environ, "CONCH_PROFILE": servers.PROFILE})
+            self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+            return json.loads(figures.read_text())
+
+    @needs_peer("triton")
+    @unittest.skipUnless(servers.built("load").exists(), "the load generator is not built")
+    def test_a_real_model_beside_triton(self):
+        with tempfile.TemporaryDirectory(prefix="conch-comparison-") as directory:
+            svg = pathlib.Path(directory) / "load.svg"
+            told = self.run_program("compare", "--models", "--only=magika", "--rounds=1", "--seconds=1", "--peak-seconds=1", "--warm-up-seconds=0.1",
+                                    f"--plot={svg}", "--plot-seconds=0.3")
+            root = xml.etree.ElementTree.parse(svg).getroot()
+        self.assertEqual([(row["model"], row["server"]) for row in told["rows"]], [("magika", "conch"), ("magika", "triton")])
+        for row in told["rows"]:
+            self.assertGreater(row["peak"], 0, row)
+        curves = {curve.find("{*}title").text for curve in root.iter("{http://www.w3.org/2000/svg}polyline")}
+        self.assertEqual(curves, {"conch p50", "conch p99", "triton p50", "triton p99"})
+
+
+if __name__ == "__main__":
+    unittest.main()
