@@ -9,6 +9,7 @@ Needs wrk (Debian: wrk) and the peers ($PEERS_DIR, default ~/.cache/peers)."""
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -116,7 +117,8 @@ def processes(pid):
         one = left.pop()
         found.append(one)
         for task in pathlib.Path(f"/proc/{one}/task").glob("*/children"):
-            left += [int(word) for word in task.read_text().split()]
+            with contextlib.suppress(OSError):  # it has ended
+                left += [int(word) for word in task.read_text().split()]
     return found
 
 

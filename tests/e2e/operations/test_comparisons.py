@@ -1,8 +1,9 @@
-"""A short run of perf/compare --models: that it starts, asks and tells. Its figures decide nothing here."""
+"""Short runs of perf/peers and perf/compare --models: that they start, ask and tell. Their figures decide nothing here."""
 
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,14 @@ class Comparisons(unittest.TestCase):
                                   timeout=300, check=False, env={**os.environ, "CONCH_PROFILE": servers.PROFILE})
             self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
             return json.loads(figures.read_text())
+
+    @unittest.skipUnless(shutil.which("wrk"), "wrk is not installed")
+    def test_conch_among_the_peers(self):
+        rows = self.run_program("peers", "--servers=conch", "--connections=2", "--seconds=1")["rows"]
+        self.assertEqual([(row["server"], row["format"], row["failed"]) for row in rows], [("conch", "json", 0), ("conch", "binary", 0)])
+        for row in rows:
+            for key in ("requests", "p50_us", "p99_us", "cpu_us", "bytes", "start_s"):
+                self.assertGreater(row[key], 0, (key, row))
 
     @needs_peer("triton")
     @unittest.skipUnless(servers.built("load").exists(), "the load generator is not built")
