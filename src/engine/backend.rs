@@ -5,8 +5,8 @@
 //! `Model` calls are serial per model and may be concurrent across models; `Backend::load_model`
 //! and `Model::create_instance` may block for long. `Instance::execute` runs on the instance's own
 //! core thread, one call at a time; `Instance::begin` may run on another. `Instance::enqueue` and
-//! `Instance::poll` run there, too, and never wait. Everything is dropped
-//! (finalised) in reverse order of creation: instances, model, backend.
+//! `Instance::poll` run on the core of a device, beside other models, and never wait. Everything is
+//! dropped (finalised) in reverse order of creation: instances, model, backend.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -75,8 +75,9 @@ pub enum ExecutionPolicy {
     Blocking,
     /// One thread per device serves all its instances.
     DeviceBlocking,
-    /// Instances may keep batches in flight ([`Instance::depth_max`]): one thread per GPU serves
-    /// all of a model where its batches may overlap, one per instance elsewhere.
+    /// Instances may keep batches in flight ([`Instance::depth_max`]): all of a model on a GPU are
+    /// made by one thread, unless each has sequences or resources of its own, and driven by the
+    /// core of the GPU where batches may overlap.
     Streams,
 }
 
@@ -165,8 +166,8 @@ pub struct InstanceSpec {
 /// Requests executed by one call.
 pub type Batch = Vec<OwnedRequest>;
 
-/// One executable copy of a model. `Send`: it is created on its core's thread, used there, or for a
-/// short time by another thread in its place, and dropped there.
+/// One executable copy of a model. `Send`: it is created on its core's thread, used there, or by
+/// another thread in its place, and dropped there.
 pub trait Instance: Send {
     /// Executes the batch, leaving it empty. Every request is answered exactly once through its
     /// completion: those released during the call by way of `pending` (flushed by the caller after

@@ -31,10 +31,10 @@ pub use cpu_offers::CpuOffers;
 pub use keyed_counter::{CounterSlot, Full, KeyedCounter};
 pub use mailbox::{Mailbox, Messages, Notify, Receiver};
 pub use mpsc_queue::{Drained, Link, MpscQueue, Node, Refused};
-pub use parker::{Clock, IdleSet, NEVER_NS, Parker, SPIN_MAX_NS, Spin};
+pub use parker::{Clock, IdleSet, NEVER_NS, Parker, SPIN_MAX_NS, Spin, park_current_until};
 pub use sleep_flag::SleepFlag;
 pub use trial_backoff::TrialBackoff;
-pub use worker_pool::{LimitedWait, NextBatch, PollState, Worker, WorkerPool};
+pub use worker_pool::{LimitedWait, NextBatch, PollState, SharedWait, Worker, WorkerPool};
 
 /// The queue into a model's workers.
 pub type Inbox<L> = MpscQueue<L>;

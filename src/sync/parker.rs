@@ -1,7 +1,7 @@
 //! Sleep and wake-up of idle workers: [`Parker`] for one thread, [`IdleSet`] for the idle threads
 //! of a pool.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 #[cfg(not(loom))]
 use std::time::Duration;
 
@@ -34,58 +34,84 @@ const SPIN_MIN_NS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub struct Parker {
     is_unparked: AtomicBool,
-    thread: OnceLock<Thread>,
+    /// A lock, as the thread may change: a worker moves to another thread where its own does not
+    /// come back from a call. It is held for a copy of the handle, beside a system call.
+    thread: Mutex<Option<Thread>>,
 }
 
 impl Parker {
-    /// Attaches the calling thread as the one that parks. Once per parker, before the first unpark.
+    /// Attaches the calling thread as the one that parks, in place of an earlier one. What was
+    /// unparked before is found by [`Parker::park_until`].
     pub fn attach(&self) {
-        let is_first = self.thread.set(current()).is_ok();
-        assert!(is_first, "a parker belongs to one thread");
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(current());
     }
 
     /// Wakes the attached thread, now or when it next parks.
     pub fn unpark(&self) {
-        // Release: the woken thread sees what was done before.
+        // Release: the woken thread sees what was done before. Before the handle is read: a thread
+        // that is attached after that finds it set.
         self.is_unparked.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.get() {
+        // Not under the lock: loom changes threads inside.
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(thread) = thread {
             thread.unpark();
         }
     }
 
-    fn consume_unpark(&self) -> bool {
+    /// Whether it was unparked, which stays so.
+    pub(crate) fn is_unparked(&self) -> bool {
+        self.is_unparked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn consume_unpark(&self) -> bool {
         // The load first: a spinning thread must not write the cache line that the waker is about
         // to write.
-        self.is_unparked.load(Ordering::Relaxed) && self.is_unparked.swap(false, Ordering::Acquire)
+        self.is_unparked() && self.is_unparked.swap(false, Ordering::Acquire)
     }
 
     /// Parks until an unpark, at most until `deadline_ns`. Returns whether it was unparked. Only
     /// the attached thread parks.
     pub fn park_until(&self, deadline_ns: u64, clock: &impl Clock, spin: &mut Spin) -> bool {
-        if spin.watch(clock, deadline_ns, || self.consume_unpark()) {
+        park_current_until(deadline_ns, clock, spin, || self.consume_unpark())
+    }
+}
+
+/// Parks the calling thread until `is_over`, at most until `deadline_ns`. Returns whether it is
+/// over: for a thread that several parkers are attached to. Whoever makes it over unparks the
+/// thread afterwards.
+pub fn park_current_until(
+    deadline_ns: u64,
+    clock: &impl Clock,
+    spin: &mut Spin,
+    mut is_over: impl FnMut() -> bool,
+) -> bool {
+    if spin.watch(clock, deadline_ns, &mut is_over) {
+        return true;
+    }
+    loop {
+        if is_over() {
+            spin.learn(clock);
             return true;
         }
-        loop {
-            if self.consume_unpark() {
-                spin.learn(clock);
-                return true;
+        if deadline_ns == NEVER_NS {
+            park();
+        } else {
+            #[cfg(loom)]
+            {
+                clock.jump_to(deadline_ns);
+                return false;
             }
-            if deadline_ns == NEVER_NS {
-                park();
-            } else {
-                #[cfg(loom)]
-                {
-                    clock.jump_to(deadline_ns);
+            #[cfg(not(loom))]
+            {
+                let now_ns = clock.now_ns();
+                if now_ns >= deadline_ns {
                     return false;
                 }
-                #[cfg(not(loom))]
-                {
-                    let now_ns = clock.now_ns();
-                    if now_ns >= deadline_ns {
-                        return false;
-                    }
-                    std::thread::park_timeout(Duration::from_nanos(deadline_ns - now_ns));
-                }
+                std::thread::park_timeout(Duration::from_nanos(deadline_ns - now_ns));
             }
         }
     }

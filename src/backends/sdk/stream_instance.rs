@@ -6,7 +6,8 @@ use crate::{DetachedBatch, Instance};
 /// `stream` has servers that know how drive it without waiting for the device. Other servers get an
 /// Execute that enqueues and polls until nothing is in flight.
 ///
-/// Calls come one at a time, on one thread, which drives other instances as well: none may block.
+/// Calls come one at a time, on a thread that drives other models as well: none may block. It is
+/// not the thread that made the instance, and may change between calls.
 ///
 /// The batches of an instance that is dropped are finished or dropped before: the device must not
 /// use their memory afterwards. A server that gave up on a batch whose work never ends drops

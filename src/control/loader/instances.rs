@@ -81,6 +81,7 @@ pub(super) fn instance_plan(
         is_parallel: is_parallel(backend),
         warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
         limiter: lifecycle.limiter.clone(),
+        device_cores: Arc::clone(&lifecycle.device_cores),
         progress: Arc::default(),
     })
 }

@@ -51,6 +51,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use conch_engine::Error;
 use conch_engine::cache::{CacheService, ResponseCache};
 use conch_engine::execution::rate_limiter::RateLimiter;
+use conch_engine::execution::streams::device_cores::DeviceCores;
 use conch_engine::gpus::{Gpu, GpuHost};
 use conch_engine::model::registry::{ModelId, NOT_READY, Registry, VersionState};
 use conch_engine::threads::placement::{GpuPlace, Placement};
@@ -89,6 +90,8 @@ pub(crate) struct Lifecycle {
     permits: LoadPermits,
     /// Present if executions are limited.
     limiter: Option<Arc<RateLimiter>>,
+    /// Threads that drive instances with batches in flight on GPUs.
+    device_cores: Arc<DeviceCores>,
     /// Set before the first model is loaded, if there is a response cache.
     caching: OnceLock<Arc<CacheService>>,
     /// Held while a backend is opened: opening is serial. Another takes its place when an opening
@@ -141,6 +144,7 @@ impl Lifecycle {
                     .limits_rate
                     .then(|| RateLimiter::new(options.rate_capacities.clone())),
             },
+            device_cores: Arc::default(),
             options: options.clone(),
             host,
             pool,

@@ -164,6 +164,7 @@ impl Bed {
             is_parallel: false,
             warm_up: WarmUp::default(),
             limiter: None,
+            device_cores: Arc::default(),
             progress: Arc::default(),
         };
         let placement = placement();

@@ -9,6 +9,6 @@ pub mod rate_limiter;
 pub mod revision;
 pub(crate) mod seat;
 pub mod sequence_answers;
-pub(crate) mod streams;
+pub mod streams;
 pub mod submit;
 pub mod warm_up;

@@ -4,6 +4,7 @@
 //! - [`world`]: schedulers (of sequences, too), claims, the order of responses and the limiter of
 //!   executions. The scheduler is compared with a plain model of it.
 //! - [`streams`]: the same with instances that keep batches in flight.
+//! - [`device_cores`]: models that share the core of a device, and calls that block it.
 //! - [`ensembles`]: requests of ensembles that run through real queues. Answers are compared with
 //!   what the graph makes.
 //!
@@ -14,6 +15,8 @@ pub(crate) mod plain;
 
 mod clients;
 mod cores;
+mod device_cores;
+mod device_models;
 mod ensembles;
 mod limits;
 mod models;
@@ -29,6 +32,7 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::simulation::device_cores::DeviceSimulation;
 use crate::simulation::ensembles::EnsembleSimulation;
 use crate::simulation::trace::SeedTrace;
 use crate::simulation::world::Simulation;
@@ -78,8 +82,9 @@ const LIVES: [(&str, RunSeed); LIVES_COUNT] = [
     ("schedulers", live_schedulers),
     ("ensembles", live_ensembles),
     ("streams", live_streams),
+    ("device cores", live_device_cores),
 ];
-const LIVES_COUNT: usize = 3;
+const LIVES_COUNT: usize = 4;
 
 fn live_schedulers(seed: u64, trace: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
     live_world(Simulation::new(seed, trace))
@@ -96,6 +101,12 @@ fn live_world(mut world: Simulation) -> (Result<u64, RuleViolation>, SeedTrace) 
 
 fn live_ensembles(seed: u64, mut trace: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
     let mut world = EnsembleSimulation::new(seed);
+    let held = caught(|| world.live(&mut trace));
+    (held.map(|()| world.event_count), trace)
+}
+
+fn live_device_cores(seed: u64, mut trace: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
+    let mut world = DeviceSimulation::new(seed);
     let held = caught(|| world.live(&mut trace));
     (held.map(|()| world.event_count), trace)
 }
@@ -181,5 +192,17 @@ fn batches_overlap_in_many_lives() {
         world.overlap_count > 0
     };
     let count = (0..200).filter(overlaps).count();
+    assert!(count >= 50, "{count} of 200 lives");
+}
+
+#[test]
+fn models_move_in_many_lives() {
+    let moves = |seed: &u64| {
+        let mut world = DeviceSimulation::new(*seed);
+        let held = world.live(&mut SeedTrace::default());
+        held.unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
+        world.move_count > 0
+    };
+    let count = (0..200).filter(moves).count();
     assert!(count >= 50, "{count} of 200 lives");
 }

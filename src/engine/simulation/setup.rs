@@ -6,6 +6,8 @@ use conch_config::{
 };
 use conch_scheduler::testing::Random;
 
+use crate::execution::cores::plan::sequences_overlap;
+
 /// One version of the simulated model.
 #[derive(Clone, Debug)]
 pub(super) struct VersionSetup {
@@ -54,9 +56,18 @@ impl VersionSetup {
         }
     }
 
+    /// With instances that keep so many batches in flight; of sequences each is a core.
+    pub(super) fn with_depth(mut self, depth_max: usize) -> VersionSetup {
+        self.depth_max = depth_max;
+        if self.overlaps() && self.sequences().is_some() {
+            self.instance_counts.fill(1);
+        }
+        self
+    }
+
     /// Whether its cores keep batches in flight, where nothing limits executions.
     pub(super) fn overlaps(&self) -> bool {
-        self.depth_max > 0 && self.sequences().is_none()
+        self.depth_max > 0 && self.sequences().is_none_or(sequences_overlap)
     }
 
     pub(super) fn dynamic(&self) -> Option<&DynamicBatching> {

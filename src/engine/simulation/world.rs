@@ -278,7 +278,7 @@ impl Simulation {
     fn install(&mut self) -> RuleResult {
         let mut setup = VersionSetup::random(&mut self.random);
         if self.has_streams {
-            setup.depth_max = self.random.one_of(&[1, 2, 2, 4]);
+            setup = setup.with_depth(self.random.one_of(&[1, 2, 2, 4]));
         }
         let index = self.versions.len();
         let (instances, turns) = self.limits.add(index, &setup, &mut self.random)?;

@@ -298,6 +298,115 @@ fn what_a_producer_leaves_to_workers_is_executed() {
     pushed(true);
 }
 
+/// One thread with the workers of two pools, each of which gets one request from a thread of its
+/// own. With `is_moved` the thread leaves its workers to another, in the middle of a wait.
+fn shared(is_moved: bool) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(1);
+    builder.max_duration = Some(std::time::Duration::from_secs(40));
+    builder.check(move || {
+        let pools: [_; 2] =
+            std::array::from_fn(|_| Arc::new(WorkerPool::<Item, Pairs>::new(Pairs::default(), 1)));
+        let clock = Jumping(Arc::new(Untracked::new(1)));
+        let core = thread::spawn({
+            let (pools, clock) = (pools.clone(), clock.clone());
+            move || {
+                let workers = pools.each_ref().map(|pool| pool.worker(0, Spin::OFF));
+                match is_moved {
+                    true => Some(leave_listed(pools, workers, clock)),
+                    false => {
+                        serve_both(&pools, workers, &clock, [1; 2]);
+                        None
+                    }
+                }
+            }
+        });
+        let others = pools.clone().map(|pool| {
+            thread::spawn(move || {
+                // Nothing else unparks.
+                assert!(pool.submit(Node::new(())).is_ok());
+            })
+        });
+        if let Some(successor) = core.join().unwrap() {
+            successor.join().unwrap();
+        }
+        for other in others {
+            other.join().unwrap();
+        }
+    });
+}
+
+type TwoPools = [Arc<WorkerPool<Item, Pairs>>; 2];
+
+/// Lists both workers, never parks, and leaves them to another thread. Loom's threads are not to be
+/// unparked while they wait for another, so the caller waits for it.
+fn leave_listed(
+    pools: TwoPools,
+    mut workers: [Worker; 2],
+    clock: Jumping,
+) -> thread::JoinHandle<()> {
+    let (mut listed, mut left) = ([None; 2], [1; 2]);
+    for (index, (pool, worker)) in pools.iter().zip(&mut workers).enumerate() {
+        match pool.next_or_list(worker, &clock, Pairs::drive) {
+            SharedWait::Listed(until_ns) => listed[index] = Some(until_ns),
+            SharedWait::Batch(next) => left[index] -= next.batch,
+            SharedWait::Over => panic!("over with a request left"),
+        }
+    }
+    thread::spawn(move || {
+        for ((pool, worker), until_ns) in pools.iter().zip(&mut workers).zip(listed) {
+            pool.move_here(worker);
+            if let Some(until_ns) = until_ns {
+                pool.end_wait(worker, until_ns);
+            }
+        }
+        serve_both(&pools, workers, &clock, left);
+    })
+}
+
+/// Until both pools have had their request executed.
+fn serve_both(pools: &TwoPools, mut workers: [Worker; 2], clock: &Jumping, mut left: [u64; 2]) {
+    while left != [0; 2] {
+        let mut listed = [None; 2];
+        let mut is_due = false;
+        for (index, (pool, worker)) in pools.iter().zip(workers.iter_mut()).enumerate() {
+            if left[index] == 0 {
+                continue;
+            }
+            match pool.next_or_list(worker, clock, Pairs::drive) {
+                SharedWait::Batch(next) => {
+                    left[index] -= next.batch;
+                    is_due = true;
+                }
+                SharedWait::Listed(until_ns) => listed[index] = Some(until_ns),
+                SharedWait::Over => panic!("over with a request left"),
+            }
+        }
+        let until_ns = listed.iter().flatten().copied().min();
+        if let (false, Some(until_ns)) = (is_due, until_ns) {
+            crate::park_current_until(until_ns, clock, &mut Spin::up_to(0), || {
+                let mut waiting = pools.iter().zip(left).filter(|(_, left)| *left > 0);
+                waiting.any(|(pool, _)| pool.is_unparked(0))
+            });
+        }
+        for ((pool, worker), listed) in pools.iter().zip(workers.iter_mut()).zip(listed) {
+            if let Some(until_ns) = listed {
+                pool.end_wait(worker, until_ns);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_two_pools_misses_nothing() {
+    shared(false);
+}
+
+#[test]
+fn a_worker_that_moves_to_another_thread_misses_nothing() {
+    shared(true);
+}
+
 #[test]
 fn one_request_is_executed_at_its_deadline() {
     live::<true, true>(1, 1, false, 0);

@@ -100,6 +100,28 @@ pub enum LimitedWait<B> {
     Over,
 }
 
+/// What a worker is to do that waits together with workers of other pools.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SharedWait<B> {
+    Batch(NextBatch<B>),
+    /// It is in the idle set. Its thread may sleep until the given time, and then calls
+    /// [`WorkerPool::end_wait`].
+    Listed(u64),
+    /// Closed and drained, or this worker was dismissed.
+    Over,
+}
+
+/// What a worker found.
+enum LookOutcome<B> {
+    Batch(NextBatch<B>),
+    Over,
+    /// Nothing to do for now.
+    Nothing {
+        /// Another thread holds the lock.
+        is_held_elsewhere: bool,
+    },
+}
+
 /// What a worker has after it drove the scheduler.
 enum DriveOutcome<B> {
     Batch {
@@ -230,7 +252,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         self.idle.parker(core).unpark();
     }
 
-    /// The side of worker `core`. Called once per worker, on its thread.
+    /// The side of worker `core`. Called once per worker, on its thread; see also
+    /// [`WorkerPool::move_here`].
     pub fn worker(&self, core: usize, spin: Spin) -> Worker {
         self.idle.parker(core).attach();
         Worker::new(core, spin)
@@ -262,52 +285,133 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         limit_ns: u64,
         mut drive: impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
     ) -> LimitedWait<B> {
-        let core = worker.core;
         worker.state.next();
         loop {
-            if self.is_dismissed(core) {
-                self.retire(worker);
-                return LimitedWait::Over;
-            }
-            let mut is_held_elsewhere = false;
-            if self.has_reason(worker.state.poll_need(), core, clock) {
-                if let Some(scheduler) = self.lock.try_lock() {
-                    if worker.state.lock() {
-                        self.unlist(core);
-                    }
-                    match self.drive_locked(core, scheduler, clock, &mut drive) {
-                        DriveOutcome::Batch { next, is_ready } => {
-                            worker.state.take_batch(is_ready);
-                            return LimitedWait::Batch(next);
-                        }
-                        DriveOutcome::Drained => {
-                            worker.state.end();
-                            return LimitedWait::Over;
-                        }
-                        DriveOutcome::Nothing(need) => worker.state.stay(need),
-                    }
-                    if worker.state.poll_need() == PollNeed::Due {
-                        continue;
-                    }
-                } else {
-                    is_held_elsewhere = true;
-                }
-            }
+            let is_held_elsewhere = match self.look(worker, clock, &mut drive) {
+                LookOutcome::Batch(next) => return LimitedWait::Batch(next),
+                LookOutcome::Over => return LimitedWait::Over,
+                LookOutcome::Nothing { is_held_elsewhere } => is_held_elsewhere,
+            };
             if matches!(worker.state, WorkerState::Awake(_)) {
                 if limit_ns != NEVER_NS && clock.now_ns() >= limit_ns {
                     worker.state.leave();
                     return LimitedWait::TimedOut;
                 }
-                self.idle.insert(core);
-                worker.state.list();
+                self.list(worker);
                 if LOOKS_AGAIN {
-                    // Pairs with the fences of `submit`, `close` and of an unlock.
-                    fence(Ordering::SeqCst);
                     continue;
                 }
             }
             self.sleep(worker, clock, limit_ns, is_held_elsewhere);
             worker.state.wake();
+        }
+    }
+
+    /// As [`WorkerPool::next`], but in place of a sleep the worker stays in the idle set: for a
+    /// thread that has workers of several pools, and sleeps once all of them are
+    /// ([`park_current_until`](crate::park_current_until), until
+    /// [`WorkerPool::is_unparked`] says so of one).
+    pub fn next_or_list<B>(
+        &self,
+        worker: &mut Worker,
+        clock: &impl Clock,
+        mut drive: impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
+    ) -> SharedWait<B> {
+        worker.state.next();
+        loop {
+            let is_held_elsewhere = match self.look(worker, clock, &mut drive) {
+                LookOutcome::Batch(next) => return SharedWait::Batch(next),
+                LookOutcome::Over => return SharedWait::Over,
+                LookOutcome::Nothing { is_held_elsewhere } => is_held_elsewhere,
+            };
+            if matches!(worker.state, WorkerState::Awake(_)) {
+                self.list(worker);
+                if LOOKS_AGAIN {
+                    continue;
+                }
+            }
+            return SharedWait::Listed(self.watch_unless(is_held_elsewhere));
+        }
+    }
+
+    /// Whether somebody unparked worker `core` since its last wait.
+    pub fn is_unparked(&self, core: usize) -> bool {
+        self.idle.parker(core).is_unparked()
+    }
+
+    /// Ends the wait of a worker in the idle set whose [`SharedWait::Listed`] was `until_ns`.
+    pub fn end_wait(&self, worker: &mut Worker, until_ns: u64) {
+        self.unwatch(until_ns);
+        // One that is not in the set any more was chosen by a waker: it looks.
+        let is_chosen = !self.idle.remove(worker.core);
+        let is_unparked = self.idle.parker(worker.core).consume_unpark();
+        worker.state.leave_listed(is_chosen || is_unparked);
+    }
+
+    /// Forgets that worker `core` was unparked: for one that is not in the idle set, and whose
+    /// thread sleeps all the same. What it was unparked for is found by its next look.
+    pub fn clear_unpark(&self, core: usize) {
+        self.idle.parker(core).consume_unpark();
+    }
+
+    /// Makes the calling thread that of `worker`, whose thread does not come back to it. Its next
+    /// look finds what it was unparked for meanwhile.
+    pub fn move_here(&self, worker: &Worker) {
+        self.idle.parker(worker.core).attach();
+    }
+
+    /// Looks for a batch as long as the worker has a reason to.
+    fn look<B>(
+        &self,
+        worker: &mut Worker,
+        clock: &impl Clock,
+        drive: &mut impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
+    ) -> LookOutcome<B> {
+        let core = worker.core;
+        loop {
+            if self.is_dismissed(core) {
+                self.retire(worker);
+                return LookOutcome::Over;
+            }
+            if !self.has_reason(worker.state.poll_need(), core, clock) {
+                return LookOutcome::Nothing {
+                    is_held_elsewhere: false,
+                };
+            }
+            let Some(scheduler) = self.lock.try_lock() else {
+                return LookOutcome::Nothing {
+                    is_held_elsewhere: true,
+                };
+            };
+            if worker.state.lock() {
+                self.unlist(core);
+            }
+            match self.drive_locked(core, scheduler, clock, drive) {
+                DriveOutcome::Batch { next, is_ready } => {
+                    worker.state.take_batch(is_ready);
+                    return LookOutcome::Batch(next);
+                }
+                DriveOutcome::Drained => {
+                    worker.state.end();
+                    return LookOutcome::Over;
+                }
+                DriveOutcome::Nothing(need) => worker.state.stay(need),
+            }
+            if worker.state.poll_need() != PollNeed::Due {
+                return LookOutcome::Nothing {
+                    is_held_elsewhere: false,
+                };
+            }
+        }
+    }
+
+    /// Puts the worker into the idle set.
+    fn list(&self, worker: &mut Worker) {
+        self.idle.insert(worker.core);
+        worker.state.list();
+        if LOOKS_AGAIN {
+            // Pairs with the fences of `submit`, `close` and of an unlock.
+            fence(Ordering::SeqCst);
         }
     }
 
@@ -489,15 +593,26 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         is_held_elsewhere: bool,
     ) {
         let parker = self.idle.parker(worker.core);
-        // The holder saw the contended mark and will unpark an idle worker when it unlocks: only it
-        // knows the next deadline.
-        let watched_ns = if is_held_elsewhere {
-            NEVER_NS
-        } else {
-            self.watch()
-        };
+        let watched_ns = self.watch_unless(is_held_elsewhere);
         let until_ns = watched_ns.min(limit_ns);
         let is_unparked = parker.park_until(until_ns, clock, &mut worker.spin);
+        self.unwatch(watched_ns);
+        if !is_unparked {
+            self.unlist(worker.core);
+        }
+    }
+
+    /// [`WorkerPool::watch`], unless another thread holds the lock: that saw the contended mark and
+    /// will unpark an idle worker when it unlocks; only it knows the next deadline.
+    fn watch_unless(&self, is_held_elsewhere: bool) -> u64 {
+        match is_held_elsewhere {
+            true => NEVER_NS,
+            false => self.watch(),
+        }
+    }
+
+    /// Ends a watch.
+    fn unwatch(&self, watched_ns: u64) {
         if watched_ns != NEVER_NS {
             // Failure: another worker watches an earlier deadline now.
             let _ = self.armed_ns.compare_exchange(
@@ -506,9 +621,6 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             );
-        }
-        if !is_unparked {
-            self.unlist(worker.core);
         }
     }
 

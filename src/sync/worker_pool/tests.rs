@@ -17,6 +17,8 @@ impl Clock for Real {
 
 type Item = Arc<Claim<(), ()>>;
 
+type Singles = WorkerPool<Item, std::collections::VecDeque<Item>>;
+
 /// Forms batches of one.
 fn single(
     queue: &mut std::collections::VecDeque<Item>,
@@ -34,6 +36,93 @@ fn single(
             is_empty,
         },
     )
+}
+
+/// A thread that has the only worker of each of two pools: executes `count` items.
+fn serve_two(pools: &[Singles; 2], count: usize) {
+    let clock = Real(Instant::now());
+    let mut workers = pools.each_ref().map(|pool| pool.worker(0, Spin::OFF));
+    let mut left = count;
+    while left > 0 {
+        let mut listed = [None; 2];
+        let before = left;
+        for ((pool, worker), listed) in pools.iter().zip(&mut workers).zip(&mut listed) {
+            match pool.next_or_list(worker, &clock, single) {
+                SharedWait::Batch(_) => left -= 1,
+                SharedWait::Listed(until_ns) => *listed = Some(until_ns),
+                SharedWait::Over => panic!("nobody closes it"),
+            }
+        }
+        if left == before {
+            crate::park_current_until(NEVER_NS, &clock, &mut Spin::up_to(0), || {
+                pools.iter().any(|pool| pool.is_unparked(0))
+            });
+        }
+        for ((pool, worker), listed) in pools.iter().zip(&mut workers).zip(listed) {
+            if let Some(until_ns) = listed {
+                pool.end_wait(worker, until_ns);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_thread_serves_two_pools() {
+    const EACH: usize = if cfg!(miri) { 20 } else { 3_000 };
+    let pools = [(); 2].map(|()| Singles::new(Default::default(), 1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve_two(&pools, 2 * EACH));
+        for pool in &pools {
+            scope.spawn(|| {
+                for index in 0..EACH {
+                    assert!(pool.submit(Claim::new((), ())).is_ok());
+                    if index % 16 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_moved_is_woken_on_its_new_thread() {
+    let pool = Singles::new(Default::default(), 1);
+    let clock = Real(Instant::now());
+    let mut worker = std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let mut worker = pool.worker(0, Spin::OFF);
+            assert!(matches!(
+                pool.next_or_list(&mut worker, &clock, single),
+                SharedWait::Listed(NEVER_NS)
+            ));
+            worker
+        });
+        first.join().unwrap()
+    });
+    std::thread::scope(|scope| {
+        pool.move_here(&worker);
+        scope.spawn(|| assert!(pool.submit(Claim::new((), ())).is_ok()));
+        assert!(crate::park_current_until(
+            NEVER_NS,
+            &clock,
+            &mut Spin::up_to(0),
+            || { pool.is_unparked(0) }
+        ));
+        // Until it looks, or has no use for that.
+        assert!(pool.is_unparked(0));
+        pool.end_wait(&mut worker, NEVER_NS);
+        pool.wake_one();
+        assert!(!pool.is_unparked(0), "it is in no idle set");
+        pool.dismiss(0);
+        assert!(pool.is_unparked(0));
+        pool.clear_unpark(0);
+        assert!(!pool.is_unparked(0));
+    });
+    assert!(matches!(
+        pool.next_or_list(&mut worker, &clock, single),
+        SharedWait::Over
+    ));
 }
 
 #[test]

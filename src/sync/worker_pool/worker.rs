@@ -2,7 +2,8 @@
 
 use crate::parker::Spin;
 
-/// One thread's side of a [`WorkerPool`](super::WorkerPool); it stays on that thread.
+/// One thread's side of a [`WorkerPool`](super::WorkerPool); it stays on that thread, unless it is
+/// [moved](super::WorkerPool::move_here).
 #[derive(Debug)]
 pub struct Worker {
     pub(super) core: usize,
@@ -47,7 +48,7 @@ pub(super) enum PollNeed {
 /// ```text
 ///              next                    list                    wake
 ///   Away ◄───────────────► Awake ────────────────► Listed ─────────────► Awake
-///    ▲        leave         │  ▲                      │
+///    ▲        leave         │  ▲                      │ (or leave_listed ► Away)
 ///    │                 lock │  │ stay                 │ lock
 ///    │                      ▼  │                      │
 ///    └───────────────────  Driving  ◄─────────────────┘
@@ -138,6 +139,18 @@ impl WorkerState {
     pub(super) fn wake(&mut self) {
         assert!(matches!(*self, WorkerState::Listed(_)));
         *self = WorkerState::Awake(PollNeed::Due);
+    }
+
+    /// The worker is out of the idle set, and waits no longer. Whether it was unparked says what it
+    /// does next.
+    pub(super) fn leave_listed(&mut self, is_unparked: bool) {
+        *self = match *self {
+            WorkerState::Listed(need) => WorkerState::Away(match is_unparked {
+                true => PollNeed::Due,
+                false => need,
+            }),
+            state => panic!("a worker ends a wait while it is {state:?}"),
+        };
     }
 
     /// The worker gets no further batch.

@@ -49,8 +49,8 @@ struct TRITONSERVER_Error* CONCH_ModelInstanceExecuteEnd(struct TRITONBACKEND_Mo
 
 /* A backend whose instances keep several batches in flight may export the following three beside
  * TRITONBACKEND_ModelInstanceExecute, which other servers call. The server then calls them instead of
- * Execute, one at a time per instance and from one thread. None of them waits for a device: that
- * thread also drives other instances.
+ * Execute, one at a time per instance. None of them waits for a device: the thread that calls also
+ * drives other models. It is not the one that initialized the instance, and may change between calls.
  *
  * Enqueue is as Execute, but returns once the work of the batch is enqueued. On success the requests
  * are the backend's; an error gives all of them back, as with Execute. At most so many batches are in

@@ -1,7 +1,7 @@
 //! The cores of a model version: threads that are started, served and ended together.
 
 mod deferred_wakes;
-mod plan;
+pub(crate) mod plan;
 mod thread;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -167,6 +167,7 @@ pub(crate) fn make_cores(
             model: Arc::clone(model),
             warm_up: Arc::clone(&warm_up),
             placement: placement.clone(),
+            device_cores: Arc::clone(&instance_plan.device_cores),
         };
         let queue = Arc::clone(queue);
         let thread = std::thread::Builder::new()

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use conch_config::{InstanceKind, ResolvedConfig, Scheduling};
+use conch_config::{InstanceKind, ResolvedConfig, Scheduling, SequenceBatching, SequenceStrategy};
 
 use crate::backend::{ExecutionPolicy, InstanceSpec};
 use crate::execution::progress::LoadProgress;
 use crate::execution::rate_limiter::{RateLimiter, ResourceHandle};
+use crate::execution::streams::device_cores::DeviceCores;
 use crate::execution::warm_up::WarmUp;
 use crate::{Error, ModelVersion};
 
@@ -21,6 +22,8 @@ pub struct InstancePlan {
     pub warm_up: WarmUp,
     /// Where each takes a resource handle, unless it is passive.
     pub limiter: Option<Arc<RateLimiter>>,
+    /// Which threads drive instances that keep batches in flight on GPUs.
+    pub device_cores: Arc<DeviceCores>,
     /// Where to say how many are there.
     pub progress: Arc<LoadProgress>,
 }
@@ -112,18 +115,31 @@ pub(crate) fn shares_thread(spec: &InstanceSpec, policy: ExecutionPolicy) -> boo
 /// Whether batches of a model may overlap in an instance: neither its scheduler nor a limiter of
 /// executions waits for their end.
 pub(crate) fn overlaps(config: &ResolvedConfig, is_limited: bool) -> bool {
-    !is_limited && !matches!(config.scheduling, Scheduling::Sequence(_))
+    let is_waited_for = match &config.scheduling {
+        Scheduling::Sequence(settings) => !sequences_overlap(settings),
+        _ => false,
+    };
+    !is_limited && !is_waited_for
 }
 
-/// The policy by which a model's instances share threads, of which its backend has one. Where
-/// batches do not overlap, instances that need not block are driven as if they did.
+/// Whether batches of different sequences may overlap in an instance. The oldest strategy gives out
+/// a sequence's next request once the one before has come back, whoever else executes. The direct
+/// one takes the next look of a core for the end of the batch before.
+pub(crate) fn sequences_overlap(settings: &SequenceBatching) -> bool {
+    matches!(settings.strategy, SequenceStrategy::Oldest(_))
+}
+
+/// The policy by which a model's instances share the number of a core, of which its backend has
+/// one. Those with sequences have slots of their own, and those under a limit resources: each is a
+/// core.
 pub fn effective_policy(
     policy: ExecutionPolicy,
     config: &ResolvedConfig,
     is_limited: bool,
 ) -> ExecutionPolicy {
+    let is_apart = is_limited || matches!(config.scheduling, Scheduling::Sequence(_));
     match policy {
-        ExecutionPolicy::Streams if !overlaps(config, is_limited) => ExecutionPolicy::Blocking,
+        ExecutionPolicy::Streams if is_apart => ExecutionPolicy::Blocking,
         policy => policy,
     }
 }

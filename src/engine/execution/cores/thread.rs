@@ -14,6 +14,7 @@ use crate::execution::cores::plan::{WorkerSpec, overlaps};
 use crate::execution::queue::{ModelQueue, Turn};
 use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::seat::{Seat, execute, execute_unflushed, panicked};
+use crate::execution::streams::device_cores::{DeviceCores, DeviceKey};
 use crate::execution::streams::stream_core::StreamCore;
 use crate::execution::streams::stream_instance::StreamInstance;
 use crate::execution::streams::synchronous::SynchronousInstance;
@@ -33,6 +34,7 @@ pub(super) struct WorkerStart {
     pub(super) model: Arc<dyn backend::Model>,
     pub(super) warm_up: Arc<WarmUp>,
     pub(super) placement: Placement,
+    pub(super) device_cores: Arc<DeviceCores>,
 }
 
 /// The life of a core thread.
@@ -71,37 +73,29 @@ pub(super) fn run(
             return;
         }
     }
-    let spin = if placement.spins {
-        Spin::up_to(SPIN_MAX_NS)
-    } else {
-        Spin::OFF
-    };
+    let spin_max_ns = if placement.spins { SPIN_MAX_NS } else { 0 };
     let checks = instances.iter().filter_map(CoreInstance::readiness_check);
     let _ = ready.send(Ok(checks.collect()));
     let sequence_inputs = index.and_then(|core| {
         let (version, slots) = (&start.version, &queue.growable_slots);
         SequenceInputs::new(version, core, instances.len(), device_id, slots)
     });
+    let driver = StreamDriver::of(&start, specs.first());
     // The samples' bytes are needed no more.
     drop(start);
     match index {
         Some(index) if ordered.recv().is_ok() => {
-            let worker = queue.worker(index, spin);
+            let worker = queue.worker(index, Spin::up_to(spin_max_ns));
             match core_instances(instances, queue, &resource_handles) {
                 CoreInstances::Streams(streams) => {
-                    let streams = StreamCore::new(queue, streams).serve(worker);
+                    let core = StreamCore::new(queue, worker, streams, sequence_inputs);
+                    let streams = driver.drive(core, Spin::up_to(spin_max_ns));
                     instances = streams.into_iter().map(CoreInstance::stream).collect();
                 }
                 CoreInstances::Blocking(blocking) => {
                     let seat = Arc::new(Seat::new(index, blocking));
-                    let is_free = resource_handles.is_empty() && sequence_inputs.is_none();
-                    if is_free {
-                        queue.open_seat(&seat);
-                    }
-                    let wakes = DeferredWakes::new(gives_way && is_free);
                     let resources = &mut resource_handles;
-                    serve(queue, worker, &seat, resources, sequence_inputs, wakes);
-                    queue.close_seat(&seat);
+                    serve_at_seat(queue, worker, &seat, resources, sequence_inputs, gives_way);
                     let mut pending = PendingResponses::default();
                     let blocking = std::mem::take(&mut seat.enter(&mut pending).instances);
                     instances = blocking.into_iter().map(CoreInstance::Blocking).collect();
@@ -114,6 +108,37 @@ pub(super) fn run(
         None => while ordered.recv().is_ok() {},
     }
     drop_instances(instances);
+}
+
+/// Who drives instances that keep batches in flight.
+struct StreamDriver {
+    device_cores: Arc<DeviceCores>,
+    placement: Placement,
+    /// The GPU whose core drives them; none of instances without one, which this thread drives.
+    key: Option<DeviceKey>,
+}
+
+impl StreamDriver {
+    /// For instances like `spec`.
+    fn of(start: &WorkerStart, spec: Option<&InstanceSpec>) -> StreamDriver {
+        let on_gpu = spec.filter(|spec| spec.kind == DeviceKey::KIND);
+        StreamDriver {
+            device_cores: Arc::clone(&start.device_cores),
+            placement: start.placement.clone(),
+            key: on_gpu.map(|spec| DeviceKey {
+                device_id: spec.device_id,
+                host_policy: spec.host_policy.clone(),
+            }),
+        }
+    }
+
+    /// Blocks until nothing is in flight, and nothing will be.
+    fn drive(&self, core: StreamCore, spin: Spin) -> Vec<StreamInstance> {
+        match &self.key {
+            Some(key) => self.device_cores.drive(key, &self.placement, core),
+            None => core.serve(spin),
+        }
+    }
 }
 
 /// An instance as it was made.
@@ -247,6 +272,31 @@ impl WorkerStart {
         instances.push(instance);
         warmed_up
     }
+}
+
+/// [Serves](serve), and has other threads execute at the seat meanwhile where they may.
+fn serve_at_seat(
+    queue: &Arc<ModelQueue>,
+    worker: conch_sync::Worker,
+    seat: &Arc<Seat>,
+    resource_handles: &mut [ResourceHandle],
+    sequence_inputs: Option<SequenceInputs>,
+    gives_way: bool,
+) {
+    let is_free = resource_handles.is_empty() && sequence_inputs.is_none();
+    if is_free {
+        queue.open_seat(seat);
+    }
+    let wakes = DeferredWakes::new(gives_way && is_free);
+    serve(
+        queue,
+        worker,
+        seat,
+        resource_handles,
+        sequence_inputs,
+        wakes,
+    );
+    queue.close_seat(seat);
 }
 
 /// Executes batches until the queue is closed and drained, or lets this core go. Several instances

@@ -3,6 +3,7 @@
 pub mod draining;
 mod hand_over;
 mod inline;
+mod streams;
 mod submit;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use crate::execution::active_sequences::ActiveSequences;
 use crate::execution::batch_policy::BatchStrategyAdapter;
 use crate::execution::queue::draining::DrainingVersions;
 use crate::execution::queue::inline::FIRST_REFUSALS;
+pub(crate) use crate::execution::queue::streams::StreamTurn;
 use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::seat::Seat;
 use crate::execution::sequence_answers::{returned, turn_away};
@@ -87,6 +89,9 @@ pub struct ModelQueue {
     own: Weak<ModelQueue>,
 }
 
+/// A limit that has passed: look, and do not wait.
+const AT_ONCE_NS: u64 = 0;
+
 /// See [`ModelQueue::when_failed`].
 pub type FaultListener = Box<dyn FnOnce() + Send>;
 
@@ -97,16 +102,6 @@ pub(crate) enum Turn {
     /// Enter its seat, where another thread left a batch open.
     Call,
     /// End.
-    Over,
-}
-
-/// What a core that keeps batches in flight is to do next.
-pub(crate) enum StreamTurn {
-    /// Enqueue the batch.
-    Batch,
-    /// Look after the batches in flight.
-    TimedOut,
-    /// End, once nothing is in flight.
     Over,
 }
 
@@ -215,7 +210,7 @@ impl ModelQueue {
         output: &mut SchedulerOutput<OwnedRequest>,
         pending: &mut PendingResponses,
     ) -> Option<Turn> {
-        self.next_before(worker, seat, 0, output, pending)
+        self.next_before(worker, seat, AT_ONCE_NS, output, pending)
     }
 
     /// Waits until `limit_ns` at most, and not at all if that has passed.
@@ -256,43 +251,6 @@ impl ModelQueue {
             }
             if !output.batch.is_empty() {
                 return Some(Turn::Batch);
-            }
-        }
-    }
-
-    /// As [`ModelQueue::next`] for a core that keeps batches in flight: waits until `limit_ns` at
-    /// most, and not at all if that has passed.
-    pub(crate) fn next_until(
-        &self,
-        worker: &mut Worker,
-        limit_ns: u64,
-        output: &mut SchedulerOutput<OwnedRequest>,
-        pending: &mut PendingResponses,
-    ) -> StreamTurn {
-        let core = worker.core();
-        loop {
-            let wait = self.pool.next_until(
-                worker,
-                &Monotonic,
-                limit_ns,
-                |scheduler, arrivals, now_ns| {
-                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
-                    let is_work = !output.batch.is_empty() || has_refusals(output);
-                    (is_work.then_some(()), poll_state)
-                },
-            );
-            match wait {
-                LimitedWait::Batch(turn) => {
-                    self.answer_unexecuted(turn.unwatched_deadline_ns, output, pending);
-                    if !output.batch.is_empty() {
-                        return StreamTurn::Batch;
-                    }
-                }
-                LimitedWait::TimedOut => return StreamTurn::TimedOut,
-                LimitedWait::Over => {
-                    self.part_with(worker);
-                    return StreamTurn::Over;
-                }
             }
         }
     }

@@ -3,10 +3,13 @@
 //! - [`in_flight`]: the batches of one instance, and when to look at them next.
 //! - [`depth`]: how many an instance may have, by what overlap gains.
 //! - [`stream_instance`]: one instance with both, and what becomes of it if its device hangs.
-//! - [`stream_core`]: the core that drives several of them.
+//! - [`stream_core`]: the part of a core that is one model's.
+//! - [`device_core`]: the thread that drives those of all models on a GPU.
+//! - [`device_cores`]: who drives whom, and how a model that blocks leaves the others.
+//! - [`sharing`]: the same without threads and clock.
 //! - [`synchronous`]: an instance that is driven as if it blocked, where its model lets no batches
-//!   overlap: with sequences, whose scheduler waits for what it gave out, and under a rate limit,
-//!   whose resources are one execution's.
+//!   overlap: with direct sequences, whose scheduler waits for what it gave out, and under a rate
+//!   limit, whose resources are one execution's.
 //!
 //! ```text
 //!             batch formed               event reached, noticed by a poll
@@ -17,7 +20,10 @@
 //! ```
 
 pub(crate) mod depth;
+pub(crate) mod device_core;
+pub mod device_cores;
 pub(crate) mod in_flight;
+pub(crate) mod sharing;
 pub(crate) mod stream_core;
 pub(crate) mod stream_instance;
 pub(crate) mod synchronous;

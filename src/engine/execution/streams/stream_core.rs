@@ -1,93 +1,183 @@
-//! The core of instances that keep batches in flight: it forms the next batch while others are on
-//! the device, and never blocks while anything is in flight.
+//! The part of a core that is one model's: it forms the model's next batch while others are on the
+//! device, and never blocks while anything is in flight. Which thread calls it, and when, is up to
+//! [`device_core`](crate::execution::streams::device_core).
 
 use std::sync::Arc;
 
 use conch_scheduler::SchedulerOutput;
-use conch_sync::{NEVER_NS, Worker};
+use conch_sync::{NEVER_NS, Spin, Worker, park_current_until};
 
-use crate::clock::monotonic_ns;
+use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, StreamTurn};
 use crate::execution::seat::log_executing;
-use crate::execution::streams::pause_until;
 use crate::execution::streams::stream_instance::StreamInstance;
+use crate::sequence::sequence_inputs::SequenceInputs;
 use crate::{OwnedRequest, PendingResponses};
-
-/// A limit that has passed: look, and do not wait.
-const AT_ONCE_NS: u64 = 0;
 
 pub(crate) struct StreamCore {
     queue: Arc<ModelQueue>,
+    worker: Worker,
     instances: Vec<StreamInstance>,
     output: SchedulerOutput<OwnedRequest>,
     pending: PendingResponses,
     /// The instance with the next turn among those that have as few batches.
     next: usize,
+    /// Of a model with sequences, which has one instance here.
+    sequence_inputs: Option<SequenceInputs>,
+    /// There will be no further batch: the queue is closed and drained.
+    is_over: bool,
+    /// While it is in the idle set of its queue: until when.
+    listed_ns: Option<u64>,
+}
+
+/// What a turn left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamStep {
+    /// There may be more to do at once.
+    Busy,
+    /// Only time, the device or an arrival brings more.
+    Idle,
+    /// Nothing is in flight, and nothing will be.
+    Ended,
 }
 
 impl StreamCore {
-    pub(crate) fn new(queue: &Arc<ModelQueue>, instances: Vec<StreamInstance>) -> StreamCore {
+    pub(crate) fn new(
+        queue: &Arc<ModelQueue>,
+        worker: Worker,
+        instances: Vec<StreamInstance>,
+        sequence_inputs: Option<SequenceInputs>,
+    ) -> StreamCore {
         StreamCore {
             queue: Arc::clone(queue),
+            worker,
             instances,
             output: SchedulerOutput::default(),
             pending: PendingResponses::default(),
             next: 0,
+            sequence_inputs,
+            is_over: false,
+            listed_ns: None,
         }
     }
 
-    /// Keeps batches in flight until the queue is closed and drained, or lets this core go; then
-    /// until nothing is in flight. Returns the instances.
-    pub(crate) fn serve(mut self, mut worker: Worker) -> Vec<StreamInstance> {
-        while self.step(&mut worker) {}
+    /// Keeps batches in flight on the calling thread alone, until the queue is closed and drained,
+    /// or lets this core go, and nothing is in flight. Returns the instances.
+    pub(crate) fn serve(mut self, mut spin: Spin) -> Vec<StreamInstance> {
         loop {
-            self.poll();
-            let now_ns = monotonic_ns();
-            match self.next_look_ns(now_ns) {
-                NEVER_NS => return self.instances,
-                look_ns => pause_until(look_ns, now_ns),
+            match self.step() {
+                StreamStep::Busy => continue,
+                StreamStep::Idle => {}
+                StreamStep::Ended => return self.instances,
             }
+            match self.begin_wait() {
+                Some(until_ns) => {
+                    park_current_until(until_ns, &Monotonic, &mut spin, || self.is_called());
+                }
+                None => std::hint::spin_loop(),
+            }
+            self.end_wait();
         }
     }
 
-    /// Finishes what is done, then enqueues a batch or waits for the next look. False: there will
-    /// be no further batch.
-    fn step(&mut self, worker: &mut Worker) -> bool {
-        self.poll();
-        let has_room = self.has_room();
-        // What waits already goes on the device before anybody waits.
-        if has_room {
-            match self.turn(worker, AT_ONCE_NS) {
-                StreamTurn::Batch => return true,
-                StreamTurn::TimedOut => {}
-                StreamTurn::Over => return false,
+    /// The queue, and the number of this core there.
+    pub(crate) fn address(&self) -> (&Arc<ModelQueue>, usize) {
+        (&self.queue, self.worker.core())
+    }
+
+    /// The instances, once it has ended.
+    pub(crate) fn into_instances(self) -> Vec<StreamInstance> {
+        self.instances
+    }
+
+    /// Makes the calling thread that of this core.
+    pub(crate) fn move_here(&mut self) {
+        self.queue.move_here(&self.worker);
+        self.end_wait();
+    }
+
+    /// Whether its calls blocked so long that others must not share its thread. True once.
+    pub(crate) fn takes_too_long(&mut self) -> bool {
+        let mut instances = self.instances.iter_mut();
+        instances.any(StreamInstance::takes_too_long)
+    }
+
+    /// One turn: finishes what is done, then enqueues one batch.
+    pub(crate) fn step(&mut self) -> StreamStep {
+        for instance in &mut self.instances {
+            instance.poll(&mut self.pending);
+        }
+        if self.takes_batch() {
+            let turn =
+                self.queue
+                    .next_in_flight(&mut self.worker, &mut self.output, &mut self.pending);
+            match turn {
+                Some(StreamTurn::Batch) => {
+                    self.enqueue();
+                    return StreamStep::Busy;
+                }
+                Some(StreamTurn::Over) => self.is_over = true,
+                Some(StreamTurn::Listed(_)) | None => {}
             }
         }
         for instance in &mut self.instances {
             instance.note_wait();
         }
-        let now_ns = monotonic_ns();
-        let look_ns = self.next_look_ns(now_ns);
-        if has_room && look_ns > now_ns {
-            return !matches!(self.turn(worker, look_ns), StreamTurn::Over);
+        match self.is_over && self.instances.iter().all(|one| one.in_flight() == 0) {
+            true => StreamStep::Ended,
+            false => StreamStep::Idle,
         }
-        // Without room as one that executes: no arrival is for this core.
-        pause_until(look_ns, now_ns);
-        true
     }
 
-    /// Finishes what is done.
-    fn poll(&mut self) {
-        for instance in &mut self.instances {
-            instance.poll(&mut self.pending);
+    /// Begins a wait: with room, in the idle set of the queue. Returns until when the thread may
+    /// sleep; none if it is to look again at once. [`StreamCore::end_wait`] follows in any case.
+    pub(crate) fn begin_wait(&mut self) -> Option<u64> {
+        let now_ns = monotonic_ns();
+        let look_ns = self.next_look_ns(now_ns);
+        if look_ns <= now_ns {
+            return None;
         }
+        // Without room it is to the queue as one that executes: no arrival is for it, and a call
+        // that came too late must not keep the thread awake.
+        if !self.takes_batch() {
+            self.queue.clear_call(self.worker.core());
+            return Some(look_ns);
+        }
+        match self
+            .queue
+            .next_or_list(&mut self.worker, &mut self.output, &mut self.pending)
+        {
+            StreamTurn::Batch => {
+                self.enqueue();
+                None
+            }
+            StreamTurn::Listed(until_ns) => {
+                self.listed_ns = Some(until_ns);
+                Some(look_ns.min(until_ns))
+            }
+            StreamTurn::Over => {
+                self.is_over = true;
+                None
+            }
+        }
+    }
+
+    pub(crate) fn end_wait(&mut self) {
+        if let Some(until_ns) = self.listed_ns.take() {
+            self.queue.end_wait(&mut self.worker, until_ns);
+        }
+    }
+
+    fn is_called(&self) -> bool {
+        self.queue.is_called(self.worker.core())
     }
 
     /// Whether an instance takes a batch, or none is left and what is queued is to be refused.
-    fn has_room(&self) -> bool {
+    fn takes_batch(&self) -> bool {
         let mut instances = self.instances.iter();
-        instances.any(StreamInstance::has_room)
-            || self.instances.iter().all(|one| one.fault().is_some())
+        !self.is_over
+            && (instances.any(StreamInstance::has_room)
+                || self.instances.iter().all(|one| one.fault().is_some()))
     }
 
     /// When the next batch is to be looked at; never if nothing is in flight.
@@ -98,20 +188,16 @@ impl StreamCore {
         looks.min().unwrap_or(NEVER_NS)
     }
 
-    /// Waits until `limit_ns` for a batch, and enqueues it.
-    fn turn(&mut self, worker: &mut Worker, limit_ns: u64) -> StreamTurn {
-        let turn = self
-            .queue
-            .next_until(worker, limit_ns, &mut self.output, &mut self.pending);
-        if let StreamTurn::Batch = turn {
-            self.enqueue();
-        }
-        turn
-    }
-
     /// The batch goes to the instance with the fewest in flight. If all are out of service, the
     /// first refuses it.
     fn enqueue(&mut self) {
+        if let Some(inputs) = &mut self.sequence_inputs {
+            inputs.prepare(&mut self.output, &mut self.pending);
+            if self.output.batch.is_empty() {
+                self.pending.flush();
+                return;
+            }
+        }
         let (count, next) = (self.instances.len().max(1), self.next);
         let with_room = self.instances.iter().enumerate();
         let with_room = with_room.filter(|(_, instance)| instance.has_room());

@@ -11,6 +11,7 @@ use crate::execution::queue::ModelQueue;
 use crate::execution::seat::guarded;
 use crate::execution::streams::depth::Depth;
 use crate::execution::streams::in_flight::InFlightBatches;
+use crate::execution::streams::sharing::{BlockedTime, CALL_NS_MAX};
 use crate::model::readiness::check::ReadinessCheck;
 use crate::model::stats::FailureReason;
 use crate::request::refusal::refuse;
@@ -19,8 +20,6 @@ use crate::{Batch, Error, PendingResponses};
 /// Polls that fail one after the other before the instance is given up: a backend that fails each
 /// time never finishes anything.
 const FAILED_POLLS_MAX: u32 = 100;
-/// A call that takes longer than that blocks, which it must not.
-const CALL_NS_MAX: u64 = 10_000_000;
 
 /// An instance with its batches in flight.
 pub(crate) struct StreamInstance {
@@ -36,6 +35,7 @@ pub(crate) struct StreamInstance {
     is_serving: bool,
     timeout_ns: u64,
     failed_poll_count: u32,
+    blocked_time: BlockedTime,
     limiter: LogLimiter,
 }
 
@@ -59,6 +59,7 @@ impl StreamInstance {
             is_serving: false,
             timeout_ns: timeout_seconds.saturating_mul(1_000_000_000),
             failed_poll_count: 0,
+            blocked_time: BlockedTime::default(),
             limiter: LogLimiter::default(),
         }
     }
@@ -68,9 +69,20 @@ impl StreamInstance {
         self.instance.as_ref().ok()?.readiness_check()
     }
 
-    /// It is warm. From now on, if it is given up, so is its queue.
+    /// It is warm. From now on, if it is given up, so is its queue. Calls that blocked so far say
+    /// nothing: libraries load what they need at first use.
     pub(crate) fn begin_service(&mut self) {
         self.is_serving = true;
+        self.blocked_time = BlockedTime::default();
+    }
+
+    /// Whether its calls blocked so long that others must not share its thread. True once.
+    pub(crate) fn takes_too_long(&mut self) -> bool {
+        let is_too_long = self.blocked_time.is_too_long();
+        if is_too_long {
+            self.blocked_time = BlockedTime::default();
+        }
+        is_too_long
     }
 
     /// Why it takes no batches any more.
@@ -183,9 +195,10 @@ impl StreamInstance {
     }
 
     /// Tells of a call that blocked. Returns the time.
-    fn check_call(&self, what: &str, start_ns: u64) -> u64 {
+    fn check_call(&mut self, what: &str, start_ns: u64) -> u64 {
         let now_ns = monotonic_ns();
         let duration_ns = now_ns.saturating_sub(start_ns);
+        self.blocked_time.note(now_ns, duration_ns);
         if duration_ns > CALL_NS_MAX {
             self.limiter.warn(
                 now_ns,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use conch_config::{DataType, InstanceKind};
 
+mod device_cores;
 mod inline;
 mod rate;
 mod shared_cpus;
@@ -266,6 +267,7 @@ impl Bed {
             is_parallel: parallel,
             warm_up: WarmUp::default(),
             limiter: None,
+            device_cores: Arc::default(),
             progress: Arc::default(),
         };
         Bed::start(config, &Arc::new(fake), instance_plan)

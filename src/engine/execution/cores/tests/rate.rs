@@ -23,6 +23,7 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<RateLimiter>) -> Bed {
         is_parallel: false,
         warm_up: WarmUp::default(),
         limiter: Some(Arc::clone(limiter)),
+        device_cores: Arc::default(),
         progress: Arc::default(),
     };
     Bed::start(config, &Arc::new(Fake::closed()), instance_plan).unwrap()
@@ -128,6 +129,7 @@ fn a_model_that_could_never_execute_is_refused() {
         is_parallel: false,
         warm_up: WarmUp::default(),
         limiter: Some(limiter),
+        device_cores: Arc::default(),
         progress: Arc::default(),
     };
     let refused = Bed::start(CONFIG, &fake, instance_plan);

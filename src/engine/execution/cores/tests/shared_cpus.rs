@@ -10,6 +10,7 @@ fn bed() -> Bed {
         is_parallel: false,
         warm_up: WarmUp::default(),
         limiter: None,
+        device_cores: Arc::default(),
         progress: Arc::default(),
     };
     let cpus = Topology::detect().cpus;

@@ -7,28 +7,33 @@ use conch_config::{RateLimit, RateResource};
 
 use crate::Delivery;
 use crate::execution::cores::tests::*;
+use crate::execution::streams::device_cores::DeviceCores;
 use crate::testing::until;
 
 /// A device, and what it saw.
 #[derive(Default)]
-struct Device {
-    depth_max: usize,
+pub(super) struct Device {
+    pub(super) depth_max: usize,
     /// Batches that may still end, over all instances; none: all at once.
-    may_end: Option<AtomicUsize>,
+    pub(super) may_end: Option<AtomicUsize>,
     /// Of the first instance no batch ends.
-    holds_first: AtomicBool,
-    in_flight: AtomicUsize,
-    in_flight_max: AtomicUsize,
-    polls: AtomicUsize,
-    fails_polls: AtomicBool,
-    panics_at: Option<u64>,
-    batches: Mutex<Vec<(String, Vec<u64>)>>,
-    threads: Mutex<HashSet<ThreadId>>,
-    dropped: AtomicUsize,
+    pub(super) holds_first: AtomicBool,
+    pub(super) in_flight: AtomicUsize,
+    pub(super) in_flight_max: AtomicUsize,
+    pub(super) polls: AtomicUsize,
+    pub(super) fails_polls: AtomicBool,
+    pub(super) panics_at: Option<u64>,
+    /// Calls that enqueue do not return.
+    pub(super) blocks: AtomicBool,
+    /// How long each takes.
+    pub(super) call_ms: u64,
+    pub(super) batches: Mutex<Vec<(String, Vec<u64>)>>,
+    pub(super) threads: Mutex<HashSet<ThreadId>>,
+    pub(super) dropped: AtomicUsize,
 }
 
 impl Device {
-    fn held(depth_max: usize) -> Device {
+    pub(super) fn held(depth_max: usize) -> Device {
         Device {
             depth_max,
             may_end: Some(AtomicUsize::new(0)),
@@ -36,7 +41,7 @@ impl Device {
         }
     }
 
-    fn let_go(&self, count: usize) {
+    pub(super) fn let_go(&self, count: usize) {
         let may_end = self.may_end.as_ref().unwrap();
         may_end.fetch_add(count, Ordering::SeqCst);
     }
@@ -52,7 +57,7 @@ impl Device {
         left.is_ok()
     }
 
-    fn wait_in_flight(&self, count: usize) {
+    pub(super) fn wait_in_flight(&self, count: usize) {
         until(&format!("{count} batches in flight"), || {
             self.in_flight.load(Ordering::SeqCst) == count
         });
@@ -110,6 +115,10 @@ impl Instance for StreamFake {
             .lock()
             .unwrap()
             .push((self.name.clone(), slots));
+        std::thread::sleep(Duration::from_millis(device.call_ms));
+        while device.blocks.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.flights.push_back(std::mem::take(batch));
         assert!(self.flights.len() <= device.depth_max);
         let count = device.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
@@ -150,11 +159,11 @@ impl Drop for StreamFake {
     }
 }
 
-struct StreamBed {
-    version: Arc<ModelVersion>,
-    device: Arc<Device>,
-    recorder: Arc<Recorder>,
-    cores: Arc<Cores>,
+pub(super) struct StreamBed {
+    pub(super) version: Arc<ModelVersion>,
+    pub(super) device: Arc<Device>,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) cores: Arc<Cores>,
 }
 
 impl StreamBed {
@@ -169,10 +178,27 @@ impl StreamBed {
         limiter: Option<Arc<RateLimiter>>,
     ) -> StreamBed {
         let device = Arc::new(device);
-        let (version, cores) = StreamBed::start(config, &device, specs, limiter);
+        StreamBed::serving(&device, StreamBed::start(config, &device, specs, limiter))
+    }
+
+    /// One whose device is that of others, too.
+    pub(super) fn beside(
+        device_cores: &Arc<DeviceCores>,
+        config: &str,
+        device: &Arc<Device>,
+        specs: Vec<InstanceSpec>,
+    ) -> StreamBed {
+        let started = StreamBed::start_beside(device_cores, config, device, specs, None);
+        StreamBed::serving(device, started)
+    }
+
+    fn serving(
+        device: &Arc<Device>,
+        (version, cores): (Arc<ModelVersion>, Result<Cores, Error>),
+    ) -> StreamBed {
         StreamBed {
             version,
-            device,
+            device: Arc::clone(device),
             recorder: Arc::default(),
             cores: Arc::new(cores.unwrap()),
         }
@@ -185,6 +211,16 @@ impl StreamBed {
         specs: Vec<InstanceSpec>,
         limiter: Option<Arc<RateLimiter>>,
     ) -> (Arc<ModelVersion>, Result<Cores, Error>) {
+        StreamBed::start_beside(&Arc::default(), config, device, specs, limiter)
+    }
+
+    fn start_beside(
+        device_cores: &Arc<DeviceCores>,
+        config: &str,
+        device: &Arc<Device>,
+        specs: Vec<InstanceSpec>,
+        limiter: Option<Arc<RateLimiter>>,
+    ) -> (Arc<ModelVersion>, Result<Cores, Error>) {
         let resolved = crate::testing::config(&format!("backend: 'fake' {config}"));
         let mut instance_plan = InstancePlan {
             specs,
@@ -192,6 +228,7 @@ impl StreamBed {
             is_parallel: false,
             warm_up: WarmUp::default(),
             limiter,
+            device_cores: Arc::clone(device_cores),
             progress: Arc::default(),
         };
         let placement = placement(&[]);
@@ -227,17 +264,17 @@ impl StreamBed {
         Ok(handle)
     }
 
-    fn submit(&self, slots: std::ops::Range<u64>) {
+    pub(super) fn submit(&self, slots: std::ops::Range<u64>) {
         for slot in slots {
             self.try_submit(slot, 0, SequenceFlags::NONE).unwrap();
         }
     }
 
-    fn slots_of(deliveries: &[Delivery]) -> Vec<u64> {
+    pub(super) fn slots_of(deliveries: &[Delivery]) -> Vec<u64> {
         deliveries.iter().map(Delivery::slot).collect()
     }
 
-    fn stop(self, instance_count: usize) {
+    pub(super) fn stop(self, instance_count: usize) {
         self.cores.stop();
         assert_eq!(self.device.dropped.load(Ordering::SeqCst), instance_count);
         assert_eq!(self.version.live_count(), 0);
@@ -379,23 +416,61 @@ fn requests_are_cancelled_in_the_queue_and_not_on_the_device() {
     bed.stop(1);
 }
 
+/// Requests of two sequences: slot, sequence and what it does.
+const TWO_SEQUENCES: [(u64, u64, SequenceFlags); 5] = [
+    (0, 7, SequenceFlags::START),
+    (1, 7, SequenceFlags::NONE),
+    (2, 8, SequenceFlags::START),
+    (3, 7, SequenceFlags::END),
+    (4, 8, SequenceFlags::END),
+];
+
 #[test]
-fn sequences_have_one_batch_on_the_device() {
+fn different_sequences_overlap_and_the_requests_of_one_do_not() {
     let config =
         format!("sequence_batching {{ oldest {{ max_candidate_sequences: 4 }} }} {CONFIG}");
     let bed = StreamBed::gpu(&config, Device::held(4), 1);
-    for (slot, flags) in [
-        (0, SequenceFlags::START),
-        (1, SequenceFlags::NONE),
-        (2, SequenceFlags::END),
-    ] {
-        bed.try_submit(slot, 7, flags).unwrap();
+    let [first, second, other, rest @ ..] = TWO_SEQUENCES;
+    for (slot, id, flags) in [first, second] {
+        bed.try_submit(slot, id, flags).unwrap();
     }
-    for slot in 0..3 {
+    bed.device.wait_in_flight(1);
+    pause();
+    assert_eq!(
+        bed.device.slots(),
+        [[0]],
+        "its sequence goes on once it ends"
+    );
+    bed.try_submit(other.0, other.1, other.2).unwrap();
+    bed.device.wait_in_flight(2);
+    assert_eq!(bed.device.slots(), [[0], [2]]);
+    for (slot, id, flags) in rest {
+        bed.try_submit(slot, id, flags).unwrap();
+    }
+    for expected in [0, 2, 1, 4, 3] {
+        bed.device.let_go(1);
+        assert_eq!(StreamBed::slots_of(&bed.recorder.wait(1)), [expected]);
+    }
+    assert_eq!(bed.device.in_flight_max.load(Ordering::SeqCst), 2);
+    bed.stop(1);
+}
+
+#[test]
+fn direct_sequences_have_one_batch_on_the_device() {
+    let config = format!("sequence_batching {{ direct {{}} }} {CONFIG}");
+    let bed = StreamBed::gpu(&config, Device::held(4), 1);
+    for (slot, id, flags) in TWO_SEQUENCES {
+        bed.try_submit(slot, id, flags).unwrap();
+        bed.device.wait_in_flight(1);
+    }
+    let mut left = TWO_SEQUENCES.len();
+    while left > 0 {
         bed.device.wait_in_flight(1);
         pause();
+        let count = bed.device.slots().last().map_or(0, Vec::len);
         bed.device.let_go(1);
-        assert_eq!(StreamBed::slots_of(&bed.recorder.wait(1)), [slot]);
+        bed.recorder.wait(count);
+        left -= count;
     }
     assert_eq!(bed.device.in_flight_max.load(Ordering::SeqCst), 1);
     bed.stop(1);
@@ -446,11 +521,11 @@ fn a_batch_that_cannot_be_enqueued_fails_alone() {
     bed.stop(1);
 }
 
-const TIMEOUT: &str =
+pub(super) const TIMEOUT: &str =
     "parameters { key: 'CONCH_EXECUTION_TIMEOUT_SECONDS' value { string_value: '1' } }";
 
 /// The error of a delivery.
-fn error_of(delivery: Delivery) -> Error {
+pub(super) fn error_of(delivery: Delivery) -> Error {
     match delivery {
         Delivery::Final { outcome, .. } => outcome.err().unwrap(),
         other => panic!("{other:?} is no error"),
