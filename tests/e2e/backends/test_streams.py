@@ -19,6 +19,7 @@ import region
 import server as servers
 from c_backend import compiled
 from case import IS_TRITON, ServerCase, conch_only, needs_library
+from processes import threads_of
 from repository import tensors
 from test_identity_gpu import IdentityCase, chain, content, on, single
 from waiting import until, until_equal
@@ -34,6 +35,7 @@ def in_c(repository):
               + "instance_group [ { count: 1 kind: KIND_CPU } ]\n")
     repository.model("plain", config)
     repository.model("sequences", config.replace("instance_group", "sequence_batching { direct { } }\ninstance_group"))
+    repository.model("oldest", config.replace("instance_group", "sequence_batching { oldest { max_candidate_sequences: 8 } }\ninstance_group"))
 
 
 class InC(ServerCase):
@@ -75,7 +77,22 @@ class InC(ServerCase):
             self.assertGreaterEqual(sum(depth > 1 for depth in depths), 6, depths)
         self.assertEqual(self.server.statistics("plain")["execution_count"], 12)
 
-    def test_sequences_have_one(self):
+    def test_different_sequences_overlap(self):
+        found = []
+
+        def run(sequence):
+            for step in range(6):
+                found.append(self.ask("oldest", step, sequence_id=sequence, sequence_start=step == 0, sequence_end=step == 5)[1])
+        askers = [threading.Thread(target=run, args=(sequence,)) for sequence in range(1, 7)]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        self.assertEqual(len(found), 36)
+        self.assertIn(max(found), (1,) if IS_TRITON else (2, 3))
+        self.assertEqual(self.server.statistics("oldest")["execution_count"], 36)
+
+    def test_direct_sequences_have_one(self):
         def run(sequence):
             for step in range(4):
                 self.assertEqual(self.ask("sequences", step, sequence_id=sequence, sequence_start=step == 0, sequence_end=step == 3)[1], 1)
@@ -201,6 +218,44 @@ class Drain(StreamCase):
                 if action == "unload":
                     until_equal(lambda: self.state("gpu"), ("UNAVAILABLE", "unloaded"), "the state of the model")
                     self.assertEqual(self.server.post_json("/v2/repository/models/gpu/load", {})[0], 200)
+
+
+@conch_only
+@needs_library("identity")
+@unittest.skipIf(cuda.IS_REAL, "has the delay of the double")
+class Shared(StreamCase):
+    """All models of a GPU that keep batches in flight are driven by one thread, while there are any. On a machine that is very busy it may
+    seem blocked in one model's turn; then that model has another, and never each its own."""
+
+    settings = {"devices": 1, "copy_us": 20_000}
+    names_of_models = ("one", "two", "three")
+    models = staticmethod(lambda repository: [repository.model(name, on(0, single())) for name in Shared.names_of_models])
+    flags = (region.FLAG, "--model-control-mode=explicit", *(f"--load-model={name}" for name in names_of_models))
+
+    def core_count(self):
+        return sum(name == "gpu-0-core" for _, name in threads_of(self.server.pid))
+
+    def test_one_thread_for_all_models_while_there_are_any(self):
+        until_equal(self.core_count, 1, "the cores of the GPU")
+        running = [self.together(name, 4) for name in self.names_of_models]
+        for askers, results in running:
+            for asker in askers:
+                asker.join()
+            self.assertEqual([(status, is_same) for status, _, is_same in results], [(200, True)] * 4, results)
+        self.assertIn(self.core_count(), (1, 2))
+        one, *others = self.names_of_models
+        for name in others:
+            askers, results = self.together(one, 2)
+            self.assertEqual(self.server.post_json(f"/v2/repository/models/{name}/unload", {})[0], 200)
+            for asker in askers:
+                asker.join()
+            self.assertEqual([status for status, _, _ in results], [200] * 2, results)
+            self.assertGreaterEqual(self.core_count(), 1)
+        self.assertEqual(self.server.post_json(f"/v2/repository/models/{one}/unload", {})[0], 200)
+        until_equal(self.core_count, 0, "the cores of the GPU")
+        self.assertEqual(self.server.post_json(f"/v2/repository/models/{one}/load", {})[0], 200)
+        self.assert_repeats(one, content(SMALL))
+        until_equal(self.core_count, 1, "the cores of the GPU")
 
 
 def hanging(repository):
