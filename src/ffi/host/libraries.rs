@@ -185,10 +185,8 @@ impl BackendHost for BackendLibraries {
             })
         };
         let backend = slot.open(open, |backend| self.keep_open(backend, closes))?;
-        Ok(Arc::new(AttachedBackend {
-            backend,
-            server: Arc::clone(&self.server),
-        }))
+        let server = Arc::clone(&self.server);
+        Ok(Arc::new(AttachedBackend::new(backend, server)))
     }
 
     fn find(&self, spec: &BackendSpec) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use conch_config::PreferredGroup;
@@ -96,11 +97,23 @@ pub(super) fn slot(key: &Path) -> Arc<LibrarySlot> {
     Arc::clone(lock(&SLOTS).entry(key.to_owned()).or_default())
 }
 
-/// A backend as one server uses it.
+/// A backend as one server uses it for one model.
 pub(super) struct AttachedBackend {
-    pub(super) backend: Arc<LoadedBackend>,
+    backend: Arc<LoadedBackend>,
     /// Which server its models belong to.
-    pub(super) server: Arc<ServerHandle>,
+    server: Arc<ServerHandle>,
+    /// The model that was loaded keeps no batches in flight, though the backend could.
+    is_blocking: AtomicBool,
+}
+
+impl AttachedBackend {
+    pub(super) fn new(backend: Arc<LoadedBackend>, server: Arc<ServerHandle>) -> Self {
+        AttachedBackend {
+            backend,
+            server,
+            is_blocking: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Backend for AttachedBackend {
@@ -109,7 +122,12 @@ impl Backend for AttachedBackend {
     }
 
     fn execution_policy(&self) -> ExecutionPolicy {
-        self.backend.execution_policy()
+        match self.backend.execution_policy() {
+            ExecutionPolicy::Streams if self.is_blocking.load(Ordering::Relaxed) => {
+                ExecutionPolicy::Blocking
+            }
+            policy => policy,
+        }
     }
 
     fn preferred_groups(&self) -> &[PreferredGroup] {
@@ -126,8 +144,10 @@ impl Backend for AttachedBackend {
 
     fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
         let (backend, server) = (Arc::clone(&self.backend), Arc::clone(&self.server));
-        Ok(Arc::new(ModelHandle(LoadedModel::load(
-            backend, server, context,
-        )?)))
+        let model = LoadedModel::load(backend, server, context)?;
+        // Asked for the threads of instances, which are made by the same server after this.
+        self.is_blocking
+            .store(model.is_blocking()?, Ordering::Relaxed);
+        Ok(Arc::new(ModelHandle(model)))
     }
 }
