@@ -31,14 +31,26 @@ impl Accelerators {
         }
     }
 
+    /// Whether runs are captured as CUDA graphs.
+    pub fn has_cuda_graphs(&self) -> bool {
+        let mut options = self.cuda.iter();
+        options.any(|(key, value)| is_on(c"enable_cuda_graph", key, value))
+    }
+
+    /// Whether the provider CUDA may copy on streams of its own.
+    pub fn copies_on_other_streams(&self) -> bool {
+        let mut options = self.cuda.iter();
+        let is_off = |value: &CStr| value.to_str().ok().and_then(as_boolean) == Some(false);
+        options.any(|(key, value)| key.as_c_str() == c"do_copy_in_default_stream" && is_off(value))
+    }
+
     /// The GPU of a session that enqueues on `stream`.
     ///
     /// # Errors
     /// What the configuration has wrong.
     pub fn gpu(&self, stream: &DeviceStream, config: &ModelConfig) -> Result<Gpu, Error> {
         let handle = stream.handle();
-        let mut options = self.cuda.iter();
-        let graphs = match options.any(|(key, value)| is_on(c"enable_cuda_graph", key, value)) {
+        let graphs = match self.has_cuda_graphs() {
             true => Some(GraphOptions {
                 blocks: DeviceBlocks::of(stream),
                 stream: handle.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Contents, Feed, Signature, Target};
-use sdk::{Error, Interrupt, engine};
+use sdk::{DeviceWork, Error, Interrupt, engine};
 
 use crate::ort::{self, Gpu, Runtime, SessionOptions};
 
@@ -159,6 +159,35 @@ impl engine::Session for Session {
                     .map(|output| Some(Output::Embedded(output)))
                     .collect())
             }
+        }
+    }
+}
+
+impl Session {
+    /// Why its runs on a GPU cannot be left there; none if they can.
+    pub fn in_flight_obstacle(&self) -> Option<String> {
+        match self {
+            Session::OnnxRuntime(session) => session.in_flight_obstacle(),
+            #[cfg(feature = "embedded")]
+            Session::Embedded(_) => Some("the embedded engine runs on CPUs".to_owned()),
+        }
+    }
+}
+
+impl engine::EnqueueSession for Session {
+    fn enqueue<'m>(
+        &mut self,
+        work: &mut DeviceWork<'m>,
+        feeds: &[Feed<'m>],
+        targets: &mut [Target<'_, 'm>],
+    ) -> Result<Vec<Option<Output>>, Error> {
+        match self {
+            Session::OnnxRuntime(session) => {
+                let values = session.enqueue(work, feeds, targets)?.into_iter();
+                Ok(values.map(|value| value.map(Output::OnnxRuntime)).collect())
+            }
+            #[cfg(feature = "embedded")]
+            Session::Embedded(_) => Err(Error::internal("the embedded engine enqueues nothing")),
         }
     }
 }

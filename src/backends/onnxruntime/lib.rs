@@ -3,7 +3,8 @@
 //! ONNX Runtime itself is a library that is opened at run time: named by the model parameter or
 //! backend setting `onnxruntime-library`, by the environment variable `CONCH_ONNXRUNTIME_LIBRARY`,
 //! or found as `libonnxruntime.so*` beside this one. Where none is found, an embedded engine serves
-//! what it can. One batch is one run.
+//! what it can. One batch is one run,
+//! which an instance on a GPU leaves on its stream where it can.
 
 #![deny(unsafe_code)]
 
@@ -11,6 +12,7 @@ mod accelerators;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod engine;
+mod in_flight;
 mod model;
 #[cfg(feature = "embedded")]
 mod onnx_file;
@@ -18,4 +20,4 @@ mod onnx_file;
 mod ort;
 mod settings;
 
-conch_backend_sdk::export_backend!(model::Backend);
+conch_backend_sdk::export_backend!(model::Backend, stream);

@@ -6,11 +6,15 @@ use conch_backend_sdk as sdk;
 use sdk::engine::complete::autofill;
 use sdk::engine::model_file::model_file;
 use sdk::engine::validate::validate;
-use sdk::engine::{self, Engines, Runner, Session as _, threads};
-use sdk::{BackendContext, Batch, DeviceStream, Error, InstanceContext, ModelConfig, ModelContext};
+use sdk::engine::{self, Engines, InFlightDepth, Session as _, StreamRunner, threads};
+use sdk::{
+    BackendContext, Batch, DetachedBatch, DeviceStream, Error, InstanceContext, ModelConfig,
+    ModelContext,
+};
 
 use crate::accelerators::{self, Accelerators};
 use crate::engine::{Choice, Engine, Session};
+use crate::in_flight;
 use crate::ort::{GlobalThreads, PLACE, SessionOptions};
 use crate::settings;
 
@@ -85,6 +89,8 @@ pub struct Model {
     options: SessionOptions,
     /// For instances on GPUs; an error ends only those.
     accelerators: Result<Accelerators, Error>,
+    /// Of instances on GPUs, as far as the configuration tells.
+    depth: InFlightDepth,
 }
 
 impl sdk::Model for Model {
@@ -128,9 +134,12 @@ impl sdk::Model for Model {
             };
             Ok(session.signature().clone())
         })?;
+        let known = accelerators.clone().unwrap_or_default();
+        let depth = in_flight::depth(context.config(), &options, &known)?;
         Ok(Model {
             name,
             config: context.config().clone(),
+            depth,
             engine,
             path,
             options,
@@ -176,18 +185,45 @@ impl Model {
 }
 
 /// One executable copy of a model.
-pub struct Instance(Runner<Session>);
+pub struct Instance(StreamRunner<Session>);
 
 impl sdk::Instance for Instance {
     type Model = Model;
 
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        let stream = DeviceStream::open(context, model.config.stream_priority())?;
+        let config = &model.config;
+        let stream = DeviceStream::open(context, config.stream_priority())?;
         let session = model.load(context, stream.as_ref())?;
-        Runner::with_stream(&model.config, session, stream).map(Instance)
+        let depth = model.depth.clone().unless(session.in_flight_obstacle());
+        let runner = match (stream, &depth) {
+            (Some(stream), InFlightDepth::UpTo(depth)) => {
+                StreamRunner::in_flight(config, session, stream, *depth)?
+            }
+            (stream, _) => StreamRunner::blocking(config, session, stream)?,
+        };
+        depth.log(&model.depth, context, config);
+        Ok(Instance(runner))
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        self.0.run(&model.name, batch)
+        self.0.execute(&model.name, batch)
+    }
+}
+
+impl sdk::StreamInstance for Instance {
+    fn is_blocking(model: &Model) -> bool {
+        model.depth.is_blocking(&model.config)
+    }
+
+    fn depth_max(&self) -> usize {
+        self.0.depth_max()
+    }
+
+    fn enqueue(&mut self, model: &Model, batch: DetachedBatch) {
+        self.0.enqueue(&model.name, batch);
+    }
+
+    fn poll(&mut self, _model: &Model) -> usize {
+        self.0.poll()
     }
 }

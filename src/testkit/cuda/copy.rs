@@ -104,6 +104,50 @@ fn resolve(driver: &Driver, end: CopyEndpoint, len: usize, device: usize) -> Res
     }
 }
 
+/// Copies out of what a device may access.
+///
+/// # Safety
+/// `target` is writable for `len` bytes.
+pub unsafe fn read(
+    driver: &Driver,
+    target: *mut u8,
+    address: u64,
+    len: usize,
+    device: usize,
+) -> Result<(), Code> {
+    let pieces = lock(&driver.space).pieces(address, len, device)?;
+    let mut done = 0;
+    for piece in &pieces {
+        let (base, len) = alias(piece)?;
+        // SAFETY: the piece keeps its memory; the target has room by this function's contract.
+        unsafe { std::ptr::copy(base as *const u8, target.add(done), len) };
+        done += len;
+    }
+    Ok(())
+}
+
+/// Copies into what a device may access.
+///
+/// # Safety
+/// `source` is readable for `len` bytes.
+pub unsafe fn write(
+    driver: &Driver,
+    address: u64,
+    source: *const u8,
+    len: usize,
+    device: usize,
+) -> Result<(), Code> {
+    let pieces = lock(&driver.space).pieces(address, len, device)?;
+    let mut done = 0;
+    for piece in &pieces {
+        let (base, len) = alias(piece)?;
+        // SAFETY: the piece keeps its memory; the source is that long by this function's contract.
+        unsafe { std::ptr::copy(source.add(done), base as *mut u8, len) };
+        done += len;
+    }
+    Ok(())
+}
+
 /// Enqueues a copy on a stream of the current context.
 ///
 /// # Safety

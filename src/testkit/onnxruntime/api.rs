@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::real::RealLibrary;
-use crate::{binding, memory, providers, session};
+use crate::{binding, log, memory, providers, session};
 
 /// A table of functions, as ONNX Runtime lays it out.
 pub struct Table(Vec<*const c_void>);
@@ -24,7 +24,8 @@ impl Table {
         ];
         let others = providers::functions()
             .into_iter()
-            .chain(session::functions());
+            .chain(session::functions())
+            .chain(log::functions());
         for (index, function) in own.into_iter().chain(others).chain(binding::functions()) {
             if let Some(entry) = table.get_mut(index) {
                 *entry = function;

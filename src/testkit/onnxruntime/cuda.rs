@@ -15,7 +15,13 @@ pub struct Cuda {
     synchronize: unsafe extern "C" fn(*mut c_void) -> c_int,
     query: unsafe extern "C" fn(*mut c_void) -> c_int,
     attribute: unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int,
+    call: unsafe extern "C" fn(*mut c_void, HostFunction, *mut c_void) -> c_int,
+    read: unsafe extern "C" fn(*mut c_void, u64, usize, usize) -> c_int,
+    write: unsafe extern "C" fn(u64, *const c_void, usize, usize) -> c_int,
 }
+
+/// `CUhostFn`.
+pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: c_int = 600;
@@ -65,6 +71,9 @@ impl Cuda {
                 synchronize: find(library, c"cuStreamSynchronize")?,
                 query: find(library, c"cuStreamQuery")?,
                 attribute: find(library, c"cuPointerGetAttribute")?,
+                call: find(library, c"cuLaunchHostFunc")?,
+                read: find(library, c"conch_cuda_double_read")?,
+                write: find(library, c"conch_cuda_double_write")?,
             })
         }
     }
@@ -143,6 +152,49 @@ impl Cuda {
     pub fn synchronize(&self, stream: *mut c_void) -> Result<(), String> {
         // SAFETY: the driver refuses streams that are none.
         outcome("cuStreamSynchronize", unsafe { (self.synchronize)(stream) })
+    }
+
+    /// Has the stream call a function of the host, in place of a kernel.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Safety
+    /// The function may be called with `data`, once, until the stream is done with it.
+    pub unsafe fn enqueue(
+        &self,
+        stream: *mut c_void,
+        function: HostFunction,
+        data: *mut c_void,
+    ) -> Result<(), String> {
+        // SAFETY: by this function's contract; the driver refuses streams that are none.
+        outcome("cuLaunchHostFunc", unsafe {
+            (self.call)(stream, function, data)
+        })
+    }
+
+    /// Reads what a kernel of the device reads.
+    ///
+    /// # Errors
+    /// What a kernel would fail for.
+    pub fn read(&self, target: &mut [u8], address: u64, device: i32) -> Result<(), String> {
+        let (base, len) = (target.as_mut_ptr().cast(), target.len());
+        let device = usize::try_from(device).unwrap_or(usize::MAX);
+        // SAFETY: the target is that long; the driver refuses addresses that are none.
+        outcome("kernel", unsafe { (self.read)(base, address, len, device) })
+    }
+
+    /// Writes what a kernel of the device writes.
+    ///
+    /// # Errors
+    /// What a kernel would fail for.
+    pub fn write(&self, address: u64, source: &[u8], device: i32) -> Result<(), String> {
+        let (base, len) = (source.as_ptr().cast(), source.len());
+        let device = usize::try_from(device).unwrap_or(usize::MAX);
+        // SAFETY: the source is that long; the driver refuses addresses that are none.
+        outcome("kernel", unsafe {
+            (self.write)(address, base, len, device)
+        })
     }
 
     /// That a stream is one of the driver's.

@@ -3,20 +3,25 @@
 //! It hands everything on to a real ONNX Runtime for CPUs, whose path is in
 //! `CONCH_ORT_DOUBLE_LIBRARY`, but the execution providers CUDA and TensorRT, values on a device
 //! and bindings: those are here. A run fetches inputs from the device on the session's stream, has
-//! the real library compute them, and puts outputs back on that stream. The device is the double of
+//! the real library compute them, and puts outputs back on that stream; one that is not to wait
+//! leaves all of that on the stream. The device is the double of
 //! the driver in `src/testkit/cuda`, which has to be loaded as `libcuda.so.1`.
 
 mod api;
 mod binding;
 mod cuda;
+mod enqueued;
 mod io_binding;
+mod log;
 mod memory;
+mod output_memory;
 mod providers;
 mod real;
 mod record;
 mod run;
 mod session;
 mod settings;
+mod signature;
 
 use std::ffi::{c_char, c_void};
 use std::sync::OnceLock;

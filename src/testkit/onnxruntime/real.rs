@@ -9,6 +9,10 @@ pub type Raw = *mut c_void;
 /// Null is success.
 pub type Status = *mut c_void;
 
+/// Parameter, severity, category, id, code location, message.
+pub type LogFunction =
+    unsafe extern "C" fn(Raw, c_int, *const c_char, *const c_char, *const c_char, *const c_char);
+
 /// Entries of the table that are handed on. Version 17 has more.
 pub const ENTRY_COUNT: usize = 270;
 
@@ -58,26 +62,45 @@ functions! {
         input_count: usize, output_names: *const *const c_char, output_count: usize,
         outputs: *mut Raw
     ) -> Status;
+    30 input_count(session: Raw, count: *mut usize) -> Status;
+    31 output_count(session: Raw, count: *mut usize) -> Status;
+    33 input_type(session: Raw, index: usize, info: *mut Raw) -> Status;
+    34 output_type(session: Raw, index: usize, info: *mut Raw) -> Status;
+    36 input_name(session: Raw, index: usize, allocator: Raw, name: *mut *mut c_char) -> Status;
+    37 output_name(session: Raw, index: usize, allocator: Raw, name: *mut *mut c_char) -> Status;
     49 create_tensor_with_data(
         info: Raw, data: *mut c_void, len: usize, shape: *const i64, rank: usize, element: c_int,
         value: *mut Raw
     ) -> Status;
     51 tensor_data(value: Raw, data: *mut *mut c_void) -> Status;
+    55 cast_to_tensor_info(info: Raw, tensor: *mut Raw) -> Status;
     60 element_type(info: Raw, element: *mut c_int) -> Status;
     61 dimension_count(info: Raw, count: *mut usize) -> Status;
     62 dimensions(info: Raw, dims: *mut i64, count: usize) -> Status;
+    63 symbolic_dimensions(info: Raw, names: *mut *const c_char, rank: usize) -> Status;
     65 tensor_info(value: Raw, info: *mut Raw) -> Status;
     68 create_memory_info(
         name: *const c_char, allocator: c_int, id: c_int, kind: c_int, info: *mut Raw
     ) -> Status;
     69 create_cpu_memory_info(allocator: c_int, kind: c_int, info: *mut Raw) -> Status;
     75 allocate(allocator: Raw, len: usize, memory: *mut *mut c_void) -> Status;
+    76 free(allocator: Raw, memory: *mut c_void) -> Status;
+    78 default_allocator(allocator: *mut Raw) -> Status;
     94 release_memory_info(info: Raw) -> ();
     95 release_session(session: Raw) -> ();
     96 release_value(value: Raw) -> ();
     97 release_run_options(options: Raw) -> ();
+    98 release_type_info(info: Raw) -> ();
     99 release_tensor_info(info: Raw) -> ();
     100 release_session_options(options: Raw) -> ();
+    4 create_env(
+        function: LogFunction, parameter: Raw, severity: c_int, id: *const c_char, env: *mut Raw
+    ) -> Status;
+    151 create_env_with_threads(
+        function: LogFunction, parameter: Raw, severity: c_int, id: *const c_char, options: Raw,
+        env: *mut Raw
+    ) -> Status;
+    226 set_env_severity(env: Raw, severity: c_int) -> Status;
     165 add_run_config(options: Raw, key: *const c_char, value: *const c_char) -> Status;
 }
 

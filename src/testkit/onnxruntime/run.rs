@@ -2,12 +2,15 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::cuda::Cuda;
+use crate::enqueued;
 use crate::io_binding::{IoBinding, OutputBinding};
-use crate::memory::{self, DeviceValue, TensorDescription, describe, element_bytes, tensor_over};
+use crate::memory::{self, TensorDescription, describe, tensor_over};
+use crate::output_memory::{byte_count, target};
 use crate::real::{Failure, Raw, check, real};
 use crate::record::record;
 use crate::session::{self, GpuSession};
@@ -26,7 +29,6 @@ struct HostInput {
 /// # Safety
 /// The session is live, and so are the values that are bound.
 pub unsafe fn run(session: Raw, options: Raw, binding: &IoBinding) -> Result<Vec<Raw>, Failure> {
-    let real = real()?;
     let gpu = session::gpu(session);
     let gpu = gpu.ok_or_else(|| Failure::Double("misuse: bindings of a CPU session".to_owned()))?;
     let stream: *mut c_void = ptr::without_provenance_mut(gpu.stream);
@@ -40,15 +42,40 @@ pub unsafe fn run(session: Raw, options: Raw, binding: &IoBinding) -> Result<Vec
         true => session::graph(session, options, &addresses(binding))?,
         false => None,
     };
-    record_run(binding, &gpu, graph);
+    let enqueued = match session::waits(options) || gpu.has_graphs {
+        // SAFETY: by this function's contract.
+        false => unsafe { enqueued::prepare(session, binding, &gpu, cuda)? },
+        true => None,
+    };
+    record_run(binding, &gpu, graph, enqueued.is_some());
+    match enqueued {
+        // SAFETY: the session outlives what is on its stream, by the C API's contract.
+        Some(run) => unsafe { run.enqueue(cuda) },
+        // SAFETY: by this function's contract.
+        None => unsafe { run_and_wait((session, options), binding, &gpu, cuda) },
+    }
+}
 
+/// Runs it on the thread of the caller, with the wait that its options ask for.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn run_and_wait(
+    (session, options): (Raw, Raw),
+    binding: &IoBinding,
+    gpu: &GpuSession,
+    cuda: &Cuda,
+) -> Result<Vec<Raw>, Failure> {
+    let real = real()?;
+    let stream: *mut c_void = ptr::without_provenance_mut(gpu.stream);
     let mut inputs = Vec::with_capacity(binding.inputs.len());
     for (_, value) in &binding.inputs {
         // SAFETY: the value is live.
-        inputs.push(unsafe { fetch(*value, &gpu, cuda)? });
+        inputs.push(unsafe { fetch(*value, gpu, cuda)? });
     }
     // The kernels of the real thing would be enqueued behind the copies.
     cuda.synchronize(stream)?;
+    std::thread::sleep(Duration::from_micros(settings().run_us));
     let input_names: Vec<_> = binding
         .inputs
         .iter()
@@ -91,7 +118,7 @@ pub unsafe fn run(session: Raw, options: Raw, binding: &IoBinding) -> Result<Vec
     let mut made = Vec::with_capacity(outputs.len());
     for ((_, bound_to), output) in binding.outputs.iter().zip(outputs) {
         // SAFETY: the run made the value, or the caller did.
-        made.push(unsafe { place(*bound_to, output, &gpu, cuda)? });
+        made.push(unsafe { place(*bound_to, output, gpu, cuda)? });
     }
     if session::waits(options) {
         cuda.synchronize(stream)?;
@@ -110,7 +137,12 @@ fn addresses(binding: &IoBinding) -> Vec<u64> {
     inputs.chain(outputs).collect()
 }
 
-fn record_run(binding: &IoBinding, gpu: &GpuSession, graph: Option<(i32, bool)>) {
+fn record_run(
+    binding: &IoBinding,
+    gpu: &GpuSession,
+    graph: Option<(i32, bool)>,
+    is_enqueued: bool,
+) {
     let input = |value: &Raw| match memory::value(*value) {
         Some(_) => "device",
         None => "host",
@@ -133,6 +165,7 @@ fn record_run(binding: &IoBinding, gpu: &GpuSession, graph: Option<(i32, bool)>)
         "event": "run",
         "device": gpu.device,
         "graph": graph,
+        "enqueued": is_enqueued,
         "inputs": inputs.collect::<Vec<_>>(),
         "outputs": outputs.collect::<Vec<_>>(),
     }));
@@ -231,46 +264,4 @@ unsafe fn place(
             }
         }
     }
-}
-
-/// The memory of an output on the device: what the caller gave, or new.
-fn target(
-    given: Option<DeviceValue>,
-    gpu: &GpuSession,
-    cuda: &Cuda,
-    len: usize,
-) -> Result<DeviceValue, Failure> {
-    if let Some(given) = given {
-        if (given.device, given.len) != (gpu.device, len) {
-            return Err(Failure::Double(format!(
-                "misuse: memory of {} bytes on GPU {} for an output of {len} on GPU {}",
-                given.len, given.device, gpu.device
-            )));
-        }
-        return Ok(DeviceValue {
-            is_owned: false,
-            ..given
-        });
-    }
-    if settings().room_bytes.is_some_and(|room| len > room) {
-        return Err(Failure::Double(format!(
-            "Failed to allocate memory for requested buffer of size {len}"
-        )));
-    }
-    Ok(DeviceValue {
-        device: gpu.device,
-        address: cuda.allocate(len.max(1))?,
-        len,
-        is_owned: true,
-    })
-}
-
-fn byte_count(element: i32, shape: &[i64]) -> Result<usize, Failure> {
-    let count = shape.iter().try_fold(1_usize, |product, &dimension| {
-        product.checked_mul(usize::try_from(dimension).ok()?)
-    });
-    let bytes = element_bytes(element)
-        .zip(count)
-        .and_then(|(size, count)| size.checked_mul(count));
-    bytes.ok_or_else(|| Failure::Double("misuse: strings, or a shape, on a device".to_owned()))
 }

@@ -3,13 +3,15 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{c_char, c_void};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 
 use crate::cuda::Cuda;
+use crate::log;
 use crate::real::{Failure, Raw, Status, check, real, status, text};
 use crate::record::record;
+use crate::signature::Signature;
 
 /// Options that a provider is given, kept by address.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +27,7 @@ pub struct GpuSession {
     pub stream: usize,
     /// Whether runs are captured as graphs.
     pub has_graphs: bool,
+    pub signature: Arc<Signature>,
 }
 
 #[derive(Default)]
@@ -98,12 +101,17 @@ pub unsafe extern "C" fn create(
 ) -> Status {
     status((|| {
         let appended = registry().appended.get(&options.addr()).cloned();
+        let mut names = appended.iter().flatten().map(|(name, _)| *name);
+        let has_tensorrt = names.any(|name| name == "Tensorrt");
         let gpu = appended.map(|list| gpu_of(&list)).transpose()?;
         // SAFETY: the contracts are the same; the real library knows nothing of our providers.
         unsafe { check(real()?.create_session(env, path, options, session))? };
-        if let Some((gpu, line)) = gpu {
+        if let Some((mut gpu, line)) = gpu {
             // SAFETY: the result was written; the path is a C string.
             let (made, path) = unsafe { (*session, text(path)) };
+            // SAFETY: the session was made, and the caller does not have it yet.
+            gpu.signature = Arc::new(unsafe { Signature::of(made)? });
+            log::tell_placement(has_tensorrt);
             registry().sessions.insert(made.addr(), gpu);
             record(&json!({"event": "session", "path": path, "providers": line}));
         }
@@ -124,6 +132,7 @@ fn gpu_of(list: &[(&'static str, Options)]) -> Result<(GpuSession, serde_json::V
             device: device.unwrap_or(0),
             stream: options.stream,
             has_graphs: options.entries.get("enable_cuda_graph").map(String::as_str) == Some("1"),
+            signature: Arc::default(),
         };
         let says = options
             .entries

@@ -81,11 +81,11 @@ class OnnxGpuCase(FrameworkCase, GpuCase):
                            **cls.tally.environment, **(cls.environment or {})}
         super().setUpClass()
 
-    def told(self, event):
-        """What the double was asked for, of one kind, in order."""
+    def told(self, *events):
+        """What the double was asked for, of these kinds, in order."""
         path = self.folder / "record"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [entry for entry in map(json.loads, lines) if entry["event"] == event]
+        return [entry for entry in map(json.loads, lines) if entry["event"] in events]
 
     def copies(self, work):
         """Copies by where they were read and written: those of the backend, without the double's own, whose memory is pageable."""
@@ -135,7 +135,7 @@ class Places(OnnxGpuCase):
     def test_bodies(self):
         for model in ("times0", "times1"):
             self.assert_times(model, self.ROWS)
-            self.assertEqual(self.last_run(), ("device", "host given"))
+            self.assertEqual(self.last_run(), ("device", "device"), "a run that is not waited for writes no main memory")
             self.assertEqual(self.told("run")[-1]["device"], int(model[-1]))
 
     def test_regions_are_used_in_place(self):
@@ -149,15 +149,15 @@ class Places(OnnxGpuCase):
     def test_regions_that_the_engine_cannot_use(self):
         """An address that is not aligned, and memory of another GPU: one copy on devices."""
         # Of another GPU the server makes outputs in main memory.
-        ways = (((0, 8), {("device", "device"): 2}, "device"), ((1, 0), {("device", "device"): 1, ("pinned", "device"): 1}, "host given"))
-        for (device, offset), copies, place in ways:
+        ways = (((0, 8), {("device", "device"): 2}), ((1, 0), {("device", "device"): 1, ("device", "pinned"): 1, ("pinned", "device"): 1}))
+        for (device, offset), copies in ways:
             with self.subTest(device=device, offset=offset):
                 given, target = self.array(64, bytes(offset) + self.ROWS.tobytes(), device), self.array(64, b"\xee" * 64, device)
                 self.registered("in", given)
                 self.registered("out", target)
                 ask = lambda: self.assert_times("times0", self.ROWS, part("in", offset, 32), part("out", offset, 32), target)
                 self.assertEqual(self.copies(ask), copies)
-                self.assertEqual(self.last_run(), ("device", place))
+                self.assertEqual(self.last_run(), ("device", "device"))
                 self.assertEqual((target.read(0, offset), target.read(offset + 32)), (b"\xee" * offset, b"\xee" * (32 - offset)), "nothing beside it")
                 self.unregister()
 
@@ -166,7 +166,7 @@ class Places(OnnxGpuCase):
         self.registered("in", given)
         self.registered("out", target)
         self.assert_times("times0", self.ROWS, part("in", 0, 32))
-        self.assertEqual(self.last_run(), ("device", "host given"))
+        self.assertEqual(self.last_run(), ("device", "device"))
         self.assert_times("times0", self.ROWS, None, part("out", 0, 32), target)
         self.assertEqual(self.last_run(), ("device", "device given"))
 
@@ -430,6 +430,9 @@ class Graphs(OnnxGpuCase):
 class Life(OnnxGpuCase):
     """Sessions come and go, and nothing is left."""
 
+    # Of two instances, each with one for its runs and one for the copies of each batch in flight.
+    STREAMS = 6
+
     def streams(self):
         """Each is a thread of the double."""
         return sum("cuda-double" in row for row in self.server.threads().splitlines())
@@ -441,7 +444,7 @@ class Life(OnnxGpuCase):
         used = self.used()
         for turn in range(3):
             self.serve("comes", SINGLE + on_gpu(count=2))
-            until_equal(self.streams, 2, "the number of streams")
+            until_equal(self.streams, self.STREAMS, "the number of streams")
             for rows in (1, 3, 200):
                 self.assert_times("comes", numpy.full((rows, 4), turn, numpy.float32))
             self.assertEqual(self.server.post_json("/v2/repository/models/comes/unload", {})[0], 200)
@@ -497,14 +500,17 @@ class Faults(OnnxGpuCase):
         self.assertEqual(self.send("wide", numpy.ones((2, 4)))[0], 200)
 
     def test_copies_fail(self):
-        self.serve("copies", PAIRS, onnx_model.pairs())
         rows = numpy.ones((2, 4), numpy.float32)
-        self.assertEqual(self.send("copies", rows)[0], 200)
         # The first copies are those of inputs; the double's own follow, and those of outputs.
-        for call, after in (("cuMemcpyAsync", 0), ("cuMemcpyAsync", 1), ("copy", 0), ("cuEventSynchronize", 0), ("cuEventSynchronize", 1)):
-            with self.subTest(call=call, after=after), self.faults.failing(f"{call}:{after}:1:1"):
-                self.assert_fails("^GPU 0: cu[A-Za-z]+: CUDA_ERROR_INVALID_VALUE", "copies", rows)
-                self.assertEqual(self.send("copies", rows)[0], 200)
+        copies = (("cuMemcpyAsync", 0), ("cuMemcpyAsync", 1), ("copy", 0))
+        waits = (("cuEventSynchronize", 0), ("cuEventSynchronize", 1))
+        for name, config, calls in (("copies", "", copies), ("waiting", parameters(batches_in_flight=1), copies + waits)):
+            self.serve(name, PAIRS + config, onnx_model.pairs())
+            self.assertEqual(self.send(name, rows)[0], 200)
+            for call, after in calls:
+                with self.subTest(name, call=call, after=after), self.faults.failing(f"{call}:{after}:1:1"):
+                    self.assert_fails("^GPU 0: cu[A-Za-z]+: CUDA_ERROR_INVALID_VALUE", name, rows)
+                    self.assertEqual(self.send(name, rows)[0], 200)
 
     def test_a_device_breaks(self):
         self.serve("near", BACKEND + on_gpu(0))

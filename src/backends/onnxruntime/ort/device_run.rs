@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Feed, FeedData, OutputBuffer, Target};
-use sdk::{DataType, Error, StreamHandle};
+use sdk::{DataType, DeviceWork, Error, StreamHandle};
 
 use super::gpu_memory::GpuMemoryInfo;
 use super::graphs::{Graph, Graphs};
 use super::io_binding::{BindingGuard, IoBinding};
 use super::providers::Gpu;
-use super::run_options::RunOptions;
+use super::run_options::{RawRunOptions, RunOptions};
 use super::runtime::Runtime;
 use super::table::OrtSession;
 use super::value::Value;
@@ -90,27 +90,60 @@ impl DeviceRun {
             // SAFETY: the feeds stay until the run is over, also with an error: `run` waits.
             return unsafe { replay(binding, memory, graph, feeds) };
         }
-        let mut bound = binding.begin();
-        for feed in feeds {
-            let value = match feed.data {
-                FeedData::Host(_) => Value::borrow(&memory.runtime, feed)?,
-                FeedData::Device(bytes) => Value::borrow_on_device(memory, feed, bytes)?,
-            };
-            bound.input(feed.name, value)?;
-        }
-        let mut places = Vec::with_capacity(targets.len());
-        for target in targets {
-            places.push(bind_output(&mut bound, memory, target)?);
-        }
-        let outputs = bound.run(options.ordinary())?.into_iter().zip(places);
-        Ok(outputs
-            .map(|(value, place)| match place {
-                OutputPlace::Target => None,
-                OutputPlace::Host => Some(value),
-                OutputPlace::Device => Some(value.on_device(memory.device)),
-            })
-            .collect())
+        run_bound(binding, memory, options.ordinary(), feeds, targets)
     }
+
+    /// As [`run`](Self::run), but leaves the run on the stream, which is that of `work`. It has no
+    /// graph.
+    ///
+    /// # Errors
+    /// As there, and what the driver refuses.
+    pub(super) fn enqueue<'m>(
+        &mut self,
+        options: &RunOptions,
+        work: &mut DeviceWork<'m>,
+        feeds: &[Feed<'m>],
+        targets: &mut [Target<'_, 'm>],
+    ) -> Result<Vec<Option<Value<'static>>>, Error> {
+        let (binding, memory) = (&mut self.binding, &self.memory);
+        let mut outputs = Vec::new();
+        work.compute(|_| {
+            outputs = run_bound(binding, memory, options.without_wait(), feeds, targets)?;
+            Ok(())
+        })?;
+        Ok(outputs)
+    }
+}
+
+/// Runs the session on feeds and targets as they are. Returns the outputs that have no memory of
+/// their targets.
+fn run_bound(
+    binding: &mut IoBinding,
+    memory: &GpuMemoryInfo,
+    options: &RawRunOptions,
+    feeds: &[Feed<'_>],
+    targets: &mut [Target<'_, '_>],
+) -> Result<Vec<Option<Value<'static>>>, Error> {
+    let mut bound = binding.begin();
+    for feed in feeds {
+        let value = match feed.data {
+            FeedData::Host(_) => Value::borrow(&memory.runtime, feed)?,
+            FeedData::Device(bytes) => Value::borrow_on_device(memory, feed, bytes)?,
+        };
+        bound.input(feed.name, value)?;
+    }
+    let mut places = Vec::with_capacity(targets.len());
+    for target in targets {
+        places.push(bind_output(&mut bound, memory, target)?);
+    }
+    let outputs = bound.run(options)?.into_iter().zip(places);
+    Ok(outputs
+        .map(|(value, place)| match place {
+            OutputPlace::Target => None,
+            OutputPlace::Host => Some(value),
+            OutputPlace::Device => Some(value.on_device(memory.device)),
+        })
+        .collect())
 }
 
 /// Runs the session on the memory of a graph. What is returned lies there, until its next run.

@@ -10,6 +10,7 @@ mod gpu_memory;
 mod graphs;
 mod io_binding;
 mod options;
+mod placement;
 mod providers;
 mod raw_session;
 mod run_options;

@@ -80,6 +80,7 @@ impl<'r> RawOptions<'r> {
         // SAFETY: the options are live; strings are NUL-terminated and copied.
         unsafe {
             table.check((table.set_session_log_id)(raw, options.log_id.as_ptr()))?;
+            table.check((table.set_session_severity)(raw, runtime.severity))?;
             table.check((table.set_graph_optimization)(
                 raw,
                 options.optimization.to_raw(),

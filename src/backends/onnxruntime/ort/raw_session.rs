@@ -9,6 +9,7 @@ use sdk::{Error, StreamHandle};
 
 use super::device_run::DeviceRun;
 use super::options::{RawOptions, SessionOptions};
+use super::placement::{self, Placement};
 use super::providers::Gpu;
 use super::runtime::Runtime;
 use super::table::OrtSession;
@@ -22,6 +23,7 @@ pub(super) struct RawSession {
     pub(super) raw: NonNull<OrtSession>,
     /// How it is run on a GPU. Goes before the session does.
     pub(super) device: Option<Box<DeviceRun>>,
+    pub(super) placement: Placement,
     is_profiled: bool,
     /// What its providers enqueue on, which goes after it.
     _stream: Option<StreamHandle>,
@@ -55,20 +57,28 @@ impl RawSession {
         });
         // SAFETY: environment and options are live, the path is NUL-terminated, the result
         // writable.
-        unsafe {
+        let mut create = || unsafe {
             table.check((table.create_session)(
                 runtime.env.as_ptr(),
                 path.as_ptr(),
                 raw_options.raw,
                 &raw mut session,
-            ))?;
-        }
+            ))
+        };
+        let (created, placement) = placement::watched(|| match gpu {
+            Some(Gpu {
+                tensorrt: Some(_), ..
+            }) => runtime.while_talkative(create),
+            _ => create(),
+        });
+        created?;
         drop(one_at_a_time);
         let raw = NonNull::new(session);
         let mut made = RawSession {
             runtime: Arc::clone(runtime),
             raw: raw.ok_or_else(|| Error::internal("ONNX Runtime gave no session"))?,
             device: None,
+            placement,
             is_profiled: options.profile_prefix.is_some(),
             _stream: gpu.and_then(|gpu| gpu.stream.clone()),
         };

@@ -16,6 +16,8 @@ use super::table::OrtRunOptions;
 const GRAPH: &CStr = c"gpu_graph_id";
 /// Of a run that does neither.
 const NO_GRAPH: i32 = -1;
+/// Key of the option that has a run return without a wait for the devices of its providers.
+const WITHOUT_WAIT: &CStr = c"disable_synchronize_execution_providers";
 
 /// Options for one run at a time. Each graph has options of its own, since ONNX Runtime logs a
 /// warning whenever an option is set again.
@@ -25,6 +27,8 @@ pub(super) struct RunOptions {
     entries: Vec<(CString, CString)>,
     /// Of runs without a graph.
     ordinary: RawRunOptions,
+    /// Of runs that are left on their stream.
+    without_wait: RawRunOptions,
     /// By the number of the graph. Locked where one is made and where a run is ended, never by a
     /// run.
     of_graphs: Mutex<Vec<(i32, Arc<RawRunOptions>)>>,
@@ -45,10 +49,13 @@ impl RunOptions {
         if has_graphs {
             ordinary.add(GRAPH, &c_string(&NO_GRAPH.to_string())?)?;
         }
+        let without_wait = RawRunOptions::new(runtime, entries)?;
+        without_wait.add(WITHOUT_WAIT, c"1")?;
         Ok(RunOptions {
             runtime: Arc::clone(runtime),
             entries: entries.to_vec(),
             ordinary,
+            without_wait,
             of_graphs: Mutex::default(),
             is_interrupted: AtomicBool::new(false),
         })
@@ -57,6 +64,11 @@ impl RunOptions {
     /// Options of runs without a graph.
     pub(super) fn ordinary(&self) -> &RawRunOptions {
         &self.ordinary
+    }
+
+    /// Options of runs that only enqueue, as far as their providers do.
+    pub(super) fn without_wait(&self) -> &RawRunOptions {
+        &self.without_wait
     }
 
     /// Options of runs that replay the graph of this number, the first of which captures it.
@@ -93,6 +105,7 @@ impl Interrupt for RunOptions {
         // First: options that are made while this waits for the lock see it.
         self.is_interrupted.store(true, Ordering::Relaxed);
         self.ordinary.terminate();
+        self.without_wait.terminate();
         for (_, options) in self.of_graphs().iter() {
             options.terminate();
         }
@@ -101,6 +114,7 @@ impl Interrupt for RunOptions {
     fn reset(&self) {
         self.is_interrupted.store(false, Ordering::Relaxed);
         self.ordinary.allow();
+        self.without_wait.allow();
         for (_, options) in self.of_graphs().iter() {
             options.allow();
         }

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
 use sdk::Error;
@@ -11,6 +12,7 @@ use sdk::engine::{Library, LibraryPlace, text_at};
 use sdk::log::Level;
 
 use super::API_VERSION;
+use super::placement;
 use super::table::{EntryPoint, OrtAllocator, OrtEnv, OrtMemoryInfo, OrtThreadingOptions, Table};
 
 /// Where ONNX Runtime's library is.
@@ -48,6 +50,10 @@ pub struct Runtime {
     pub(super) allocator: NonNull<OrtAllocator>,
     pub(super) memory_info: NonNull<OrtMemoryInfo>,
     pub(super) has_global_threads: bool,
+    /// Of what sessions and the environment log.
+    pub(super) severity: c_int,
+    /// Sessions that are made while the environment logs more than that.
+    talkative: Mutex<usize>,
     /// Names of the execution providers that this build has.
     providers: Vec<String>,
     version: String,
@@ -106,7 +112,13 @@ impl Runtime {
             PLACE.unusable(path, format_args!("version {version} lacks functions"))
         })?;
 
-        let env = create_env(&table, threads)?;
+        // ONNX Runtime is talkative below warnings, so its smaller talk is only asked for where
+        // the server's log is verbose.
+        let severity = match sdk::log::is_enabled(Level::Verbose) {
+            true => SEVERITY_INFO,
+            false => SEVERITY_WARNING,
+        };
+        let env = create_env(&table, severity, threads)?;
         let mut allocator = ptr::null_mut();
         let mut memory_info = ptr::null_mut();
         // SAFETY: the results are writable.
@@ -136,6 +148,8 @@ impl Runtime {
             allocator,
             memory_info,
             has_global_threads: threads.is_some(),
+            severity,
+            talkative: Mutex::default(),
             providers: providers(&table),
             table,
             version,
@@ -149,6 +163,32 @@ impl Runtime {
     pub fn minor_version(&self) -> u32 {
         let minor = self.version.split('.').nth(1);
         minor.and_then(|minor| minor.parse().ok()).unwrap_or(0)
+    }
+
+    /// Makes something while providers log what they place where, which is information. Sessions
+    /// have a severity of their own, so they say no more than ever.
+    pub(super) fn while_talkative<T>(&self, make: impl FnOnce() -> T) -> T {
+        self.change_talkative(|count| count + 1);
+        let made = make();
+        self.change_talkative(|count| count - 1);
+        made
+    }
+
+    fn change_talkative(&self, change: impl FnOnce(usize) -> usize) {
+        let mut count = self
+            .talkative
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *count = change(*count);
+        let severity = match *count {
+            0 => self.severity,
+            _ => self.severity.min(SEVERITY_INFO),
+        };
+        let (table, env) = (&self.table, self.env.as_ptr());
+        // SAFETY: the environment is live; may be called on any thread.
+        if let Err(error) = unsafe { table.check((table.set_env_severity)(env, severity)) } {
+            sdk::error!("failed to set what ONNX Runtime logs: {error}");
+        }
     }
 
     /// Whether this build has an execution provider, such as `OpenVINO`.
@@ -188,14 +228,11 @@ fn providers(table: &Table) -> Vec<String> {
     }
 }
 
-fn create_env(table: &Table, threads: Option<GlobalThreads>) -> Result<NonNull<OrtEnv>, Error> {
-    // ONNX Runtime is talkative below warnings, so its smaller talk is only asked for where the
-    // server's log is verbose.
-    let severity = if sdk::log::is_enabled(Level::Verbose) {
-        SEVERITY_INFO
-    } else {
-        SEVERITY_WARNING
-    };
+fn create_env(
+    table: &Table,
+    severity: c_int,
+    threads: Option<GlobalThreads>,
+) -> Result<NonNull<OrtEnv>, Error> {
     let mut env = ptr::null_mut();
     match threads {
         // SAFETY: the callback is a static function, the id a static string, the result writable.
@@ -270,12 +307,13 @@ unsafe extern "C" fn log_line(
     let text = |pointer| unsafe { text_at(pointer) };
     // A panic must not unwind into C++; a line of log is not worth more than dropping it.
     let _ = std::panic::catch_unwind(|| {
+        let message = text(message);
+        placement::note(&message);
         sdk::log!(
             level,
-            "onnxruntime: {} {}: {}",
+            "onnxruntime: {} {}: {message}",
             text(category),
-            text(location),
-            text(message)
+            text(location)
         );
     });
 }

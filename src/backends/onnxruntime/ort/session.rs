@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{Feed, OutputBuffer, Signature, Target, c_path};
-use sdk::{Error, Interrupt};
+use sdk::{DeviceWork, Error, Interrupt};
 
 use super::options::SessionOptions;
+use super::placement::Placement;
 use super::providers::Gpu;
 use super::raw_session::RawSession;
 use super::run_options::RunOptions;
@@ -22,6 +23,7 @@ pub struct Session {
     session: RawSession,
     run_options: Arc<RunOptions>,
     signature: Signature,
+    has_tensorrt: bool,
     /// Where execution providers have a part.
     renewal: Option<Box<Renewal>>,
 }
@@ -52,6 +54,7 @@ impl Session {
         Ok(Session {
             signature: read_signature(&session)?,
             session,
+            has_tensorrt: gpu.is_some_and(|gpu| gpu.tensorrt.is_some()),
             run_options: Arc::new(run_options),
             renewal: (!options.providers.is_empty()).then(|| {
                 Box::new(Renewal {
@@ -74,6 +77,40 @@ impl Session {
             .device
             .as_ref()
             .is_none_or(|device| device.writes_in_place())
+    }
+
+    /// Why a run on its GPU cannot be left on the stream; none if it can. Where operators read main
+    /// memory, a run waits for the GPU, and memory between the two is only kept until it returns.
+    pub fn in_flight_obstacle(&self) -> Option<String> {
+        let Placement {
+            copy_count,
+            is_whole_on_tensorrt,
+        } = self.session.placement;
+        if copy_count > 0 {
+            let copies = if copy_count == 1 { "copy" } else { "copies" };
+            return Some(format!(
+                "ONNX Runtime has {copy_count} {copies} between the GPU and operators on the CPU \
+                 within its graph"
+            ));
+        }
+        (self.has_tensorrt && !is_whole_on_tensorrt)
+            .then(|| "TensorRT does not run its whole graph".to_owned())
+    }
+
+    /// Enqueues a run on the stream of `work`, which is that of the session.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); `Internal` for a session on CPUs, and for what the driver refuses.
+    pub fn enqueue<'m>(
+        &mut self,
+        work: &mut DeviceWork<'m>,
+        feeds: &[Feed<'m>],
+        targets: &mut [Target<'_, 'm>],
+    ) -> Result<Vec<Option<Value<'static>>>, Error> {
+        match &mut self.session.device {
+            Some(device) => device.enqueue(&self.run_options, work, feeds, targets),
+            None => Err(Error::internal("a session on CPUs enqueues nothing")),
+        }
     }
 
     /// What ends a run that is going on.

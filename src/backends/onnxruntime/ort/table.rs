@@ -100,6 +100,7 @@ table! {
     18 enable_cpu_mem_arena(*mut OrtSessionOptions) -> Status;
     19 disable_cpu_mem_arena(*mut OrtSessionOptions) -> Status;
     20 set_session_log_id(*mut OrtSessionOptions, *const c_char) -> Status;
+    22 set_session_severity(*mut OrtSessionOptions, c_int) -> Status;
     23 set_graph_optimization(*mut OrtSessionOptions, c_int) -> Status;
     24 set_intra_op_threads(*mut OrtSessionOptions, c_int) -> Status;
     25 set_inter_op_threads(*mut OrtSessionOptions, c_int) -> Status;
@@ -181,6 +182,7 @@ table! {
     216 append_provider(
         *mut OrtSessionOptions, *const c_char, *const *const c_char, *const *const c_char, usize
     ) -> Status;
+    226 set_env_severity(*mut OrtEnv, c_int) -> Status;
     228 register_custom_ops(*mut OrtSessionOptions, *const c_char) -> Status;
     252 resized_string_element(*mut OrtValue, usize, usize, *mut *mut c_char) -> Status;
     261 set_tensorrt_pointer(*mut OrtTensorRtOptions, *const c_char, *mut c_void) -> Status;

@@ -26,6 +26,10 @@ pub struct Value<'m> {
     memory: PhantomData<&'m [u8]>,
 }
 
+// SAFETY: a tensor may be read and released on any thread, by one at a time; borrowed memory may be
+// used from any, as references to bytes.
+unsafe impl Send for Value<'_> {}
+
 impl<'m> Value<'m> {
     /// A tensor over a feed's bytes; strings are copied, since ONNX Runtime keeps them as C++
     /// strings.

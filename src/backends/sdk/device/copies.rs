@@ -55,6 +55,23 @@ impl<'m> CopyPlan<'m> {
         Ok(())
     }
 
+    /// As [`add`](Self::add), for an input that is read by what computes, wherever it lies: in
+    /// flight it is copied before that.
+    ///
+    /// # Errors
+    /// `Internal` if it does not fit.
+    pub(super) fn add_input(
+        &mut self,
+        owner: usize,
+        source: MemorySource<'m>,
+        target: &mut MemoryTarget<'m>,
+    ) -> Result<(), Error> {
+        let to = (target.take(source.len())?, target.place());
+        let from = Some((source.address(), source.place()));
+        self.push(Stage::In, owner, to, from, source.len());
+        Ok(())
+    }
+
     /// Plans to fill what is left of `target` with zeros.
     pub fn zero_rest(&mut self, owner: usize, target: &mut MemoryTarget<'m>) {
         let (address, len) = target.take_rest();

@@ -4,7 +4,7 @@ use std::ptr;
 
 use conch_memory::MemoryPlace;
 
-use super::copies::Copies;
+use super::copies::CopyPlan;
 use super::memory::{MemorySource, MemoryTarget};
 use super::stream::DeviceStream;
 use super::workspace::Workspace;
@@ -40,7 +40,7 @@ impl DeviceGather {
     pub fn plan<'a>(
         &'a mut self,
         parts: &[MemorySource<'a>],
-        copies: &mut Copies<'a>,
+        copies: &mut CopyPlan<'a>,
     ) -> Result<MemorySource<'a>, Error> {
         if let [part] = parts
             && part.place() == self.place
@@ -56,7 +56,7 @@ impl DeviceGather {
         // SAFETY: the block is that long, and borrowed with `self`.
         let mut target = unsafe { MemoryTarget::new(base, len, self.place, c"a joined input")? };
         for part in parts {
-            copies.add(0, *part, &mut target)?;
+            copies.add_input(0, *part, &mut target)?;
         }
         // SAFETY: as above; nobody but the copies writes there until `self` is used again.
         Ok(unsafe { MemorySource::new(base, len, self.place) })

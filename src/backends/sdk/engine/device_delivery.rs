@@ -1,21 +1,22 @@
-//! Outputs on a GPU on their way to the requests: cut into shares, which are all copied together.
+//! Outputs on a GPU on their way to the requests: cut into shares, which are all copied together,
+//! or with the work that made them.
 
 use super::plan::OutputPlan;
 use crate::scatter::shares_of_size;
 use crate::{
-    Batch, DataType, DeviceStream, Error, MemoryPlace, MemorySource, MemoryTarget, Response, Share,
-    State,
+    Batch, DataType, DeviceStream, DeviceWork, Error, MemoryPlace, MemorySource, MemoryTarget,
+    Response, Share, State,
 };
 
-/// Outputs of one run that lie on a GPU.
-pub(super) struct DeviceOutputs<'o> {
+/// Outputs of one run that lie on a GPU: what a plan `'p` says of them, in memory of `'o`.
+pub(super) struct DeviceOutputs<'p, 'o> {
     place: MemoryPlace,
-    rows: &'o [usize],
-    outputs: Vec<DeviceOutput<'o>>,
+    rows: &'p [usize],
+    outputs: Vec<DeviceOutput<'p, 'o>>,
 }
 
-struct DeviceOutput<'o> {
-    plan: &'o OutputPlan,
+struct DeviceOutput<'p, 'o> {
+    plan: &'p OutputPlan,
     data_type: DataType,
     shape: Vec<i64>,
     source: MemorySource<'o>,
@@ -29,8 +30,12 @@ pub(super) struct CopyTarget<'r> {
     pub(super) target: MemoryTarget<'r>,
 }
 
-impl<'o> DeviceOutputs<'o> {
-    pub(super) fn new(place: MemoryPlace, rows: &'o [usize]) -> Self {
+/// A share of an output for one request: the request's index, the share, and the memory of its
+/// response. An error is the request's answer.
+type ResponseShare<'o> = (usize, Result<(MemorySource<'o>, MemoryTarget<'o>), Error>);
+
+impl<'p, 'o> DeviceOutputs<'p, 'o> {
+    pub(super) fn new(place: MemoryPlace, rows: &'p [usize]) -> Self {
         DeviceOutputs {
             place,
             rows,
@@ -40,7 +45,7 @@ impl<'o> DeviceOutputs<'o> {
 
     pub(super) fn add(
         &mut self,
-        plan: &'o OutputPlan,
+        plan: &'p OutputPlan,
         data_type: DataType,
         mut shape: Vec<i64>,
         source: MemorySource<'o>,
@@ -66,29 +71,121 @@ impl<'o> DeviceOutputs<'o> {
     pub(super) fn copy(
         self,
         stream: &mut DeviceStream,
-        batch: &Batch<'_>,
-        responses: &[Option<Response<'_>>],
+        batch: &'o Batch<'_>,
+        responses: &'o [Option<Response<'_>>],
     ) -> Result<Vec<(usize, Error)>, Error> {
         if self.outputs.is_empty() {
             return Ok(Vec::new());
         }
+        let (place, rows) = (self.place, self.rows);
         let mut planned = PlannedDelivery::default();
         for output in self.outputs {
             if output.plan.is_state {
-                planned.add_states(&output, batch, self.rows)?;
+                planned.add_states(&output, batch, rows)?;
             }
-            planned.add_responses(output, batch, self.rows, self.place, responses)?;
+            let response = |index: usize| responses.get(index)?.as_ref();
+            planned.add_responses(output.response_shares(batch, rows, place, response)?);
         }
-        Ok(planned.copy(stream, self.place))
+        Ok(planned.copy(stream, place))
+    }
+
+    /// Plans the copies of every request's shares behind the work that makes the outputs. States
+    /// take effect when it is done. A request that fails gets its error then.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub(super) fn enqueue(self, work: &mut DeviceWork<'o>) -> Result<(), Error> {
+        let batch = work.batch();
+        for output in self.outputs {
+            if output.plan.is_state {
+                output.keep_states(work, self.rows)?;
+            }
+            let response = |index: usize| work.response(index);
+            let shares = output.response_shares(batch, self.rows, self.place, response)?;
+            for (index, share) in shares {
+                let planned = share
+                    .and_then(|(source, mut target)| work.copy_out(index, source, &mut target));
+                if let Err(error) = planned {
+                    work.fail(index, error);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-impl DeviceOutput<'_> {
+impl<'o> DeviceOutput<'_, 'o> {
     /// The requests' rows of it.
     fn shares(&self, batch: &Batch<'_>, rows: &[usize]) -> Result<Vec<Share>, Error> {
         let (name, len) = (&self.plan.info.name, self.source.len());
         let is_batching = batch.max_batch_size() > 0;
         shares_of_size(name, self.data_type, &self.shape, len, is_batching, rows)
+    }
+
+    /// What the responses that want it get of it.
+    fn response_shares(
+        mut self,
+        batch: &Batch<'_>,
+        rows: &[usize],
+        place: MemoryPlace,
+        response: impl Fn(usize) -> Option<&'o Response<'o>>,
+    ) -> Result<Vec<ResponseShare<'o>>, Error> {
+        let (plan, data_type, source) = (self.plan, self.data_type, self.source);
+        let name = &plan.info.name;
+        if let Some(copy) = self.copy_target.take() {
+            if copy.shape != self.shape {
+                return Err(Error::internal(format!(
+                    "output '{}' has another shape than the model says",
+                    name.to_string_lossy()
+                )));
+            }
+            return Ok(vec![(0, Ok((source, copy.target)))]);
+        }
+        let shares = match &plan.batch_output {
+            Some(cut) => cut.shares(batch, data_type, source.len())?,
+            None if plan.is_response => self.shares(batch, rows)?,
+            None => return Ok(Vec::new()),
+        };
+        let mut found = Vec::with_capacity(shares.len());
+        for ((index, request), share) in batch.requests().enumerate().zip(shares) {
+            let Some(response) = response(index) else {
+                continue;
+            };
+            match request.wants(name) {
+                Ok(false) => continue,
+                Ok(true) => {}
+                Err(error) => {
+                    found.push((index, Err(error)));
+                    continue;
+                }
+            }
+            let part = source.get(share.range).ok_or_else(outside);
+            let target = part.and_then(|part| {
+                let target =
+                    response.output_in(name, data_type, &share.shape, part.len(), place)?;
+                Ok((part, target))
+            });
+            found.push((index, target));
+        }
+        Ok(found)
+    }
+
+    /// Makes the requests' shares the next values of their states, once the work is done.
+    fn keep_states(&self, work: &mut DeviceWork<'o>, rows: &[usize]) -> Result<(), Error> {
+        let batch = work.batch();
+        let name = &self.plan.info.name;
+        let shares = self.shares(batch, rows)?;
+        for ((index, request), share) in batch.requests().enumerate().zip(shares) {
+            let part = self.source.get(share.range).ok_or_else(outside);
+            let kept = part.and_then(|part| {
+                let state = (name.as_c_str(), self.data_type, &share.shape[..]);
+                work.keep_state(index, request, state, part)
+            });
+            if let Err(error) = kept {
+                work.fail(index, error);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -112,7 +209,7 @@ struct NextState<'o, 'b> {
 impl<'o, 'b> PlannedDelivery<'o, 'b> {
     fn add_states(
         &mut self,
-        output: &DeviceOutput<'o>,
+        output: &DeviceOutput<'_, 'o>,
         batch: &'b Batch<'_>,
         rows: &[usize],
     ) -> Result<(), Error> {
@@ -134,49 +231,13 @@ impl<'o, 'b> PlannedDelivery<'o, 'b> {
         Ok(())
     }
 
-    fn add_responses(
-        &mut self,
-        mut output: DeviceOutput<'o>,
-        batch: &Batch<'_>,
-        rows: &[usize],
-        place: MemoryPlace,
-        responses: &'o [Option<Response<'_>>],
-    ) -> Result<(), Error> {
-        let (plan, data_type, source) = (output.plan, output.data_type, output.source);
-        let name = &plan.info.name;
-        if let Some(copy) = output.copy_target.take() {
-            if copy.shape != output.shape {
-                return Err(Error::internal(format!(
-                    "output '{}' has another shape than the model says",
-                    name.to_string_lossy()
-                )));
-            }
-            self.to_responses.push((0, source, copy.target));
-            return Ok(());
-        }
-        let shares = match &plan.batch_output {
-            Some(cut) => cut.shares(batch, data_type, source.len())?,
-            None if plan.is_response => output.shares(batch, rows)?,
-            None => return Ok(()),
-        };
-        let open = batch.requests().zip(responses).enumerate().zip(shares);
-        for ((index, (request, response)), share) in open {
-            let Some(response) = response else { continue };
-            let target = (|| {
-                if !request.wants(name)? {
-                    return Ok(None);
-                }
-                let part = source.get(share.range).ok_or_else(outside)?;
-                let target =
-                    response.output_in(name, data_type, &share.shape, part.len(), place)?;
-                Ok(Some((index, part, target)))
-            })();
-            match target {
-                Ok(copy) => self.to_responses.extend(copy),
+    fn add_responses(&mut self, shares: Vec<ResponseShare<'o>>) {
+        for (index, share) in shares {
+            match share {
+                Ok((source, target)) => self.to_responses.push((index, source, target)),
                 Err(error) => self.failures.push((index, error)),
             }
         }
-        Ok(())
     }
 
     /// Enqueues all copies, waits for them, and has the states take effect. Returns the requests

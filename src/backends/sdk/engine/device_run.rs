@@ -3,14 +3,14 @@
 //! All copies of a stage are enqueued together and waited for once, on the stream of the instance.
 
 use super::delivery::{deliver, open_responses, send};
-use super::device_delivery::{CopyTarget, DeviceOutputs};
+use super::device_delivery::DeviceOutputs;
 use super::inputs::{JoinedInput, count_rows, gather};
-use super::plan::OutputPlan;
+use super::response_memory::{Reach, ResponseMemory, response_memory};
 use super::runner_parts::{RunnerParts, run_session};
 use super::session::{Output as _, Session};
-use super::targets::{known_size, wanted_outputs};
-use super::tensor::{Memory, OutputBuffer, OutputData, Target};
-use crate::{Batch, Buffer, DEVICE_ALIGNMENT, DeviceStream, Error, MemoryPlace, Response};
+use super::targets::wanted_outputs;
+use super::tensor::{OutputData, Target};
+use crate::{Batch, DeviceStream, Error};
 
 /// Runs a batch and sends its responses.
 ///
@@ -43,7 +43,9 @@ pub(super) fn run<S: Session>(
     let mut copy_targets = Vec::with_capacity(wanted.len());
     for plan in &wanted {
         let memory = match single {
-            Some(response) => response_memory(plan, response, batch, total, place)?,
+            Some(response) => {
+                response_memory(plan, response, batch, total, Reach::Everywhere(place))?
+            }
             None => None,
         };
         let (memory, copy_target) = match memory {
@@ -88,36 +90,4 @@ pub(super) fn run<S: Session>(
     }
     send(responses, model_name);
     Ok(())
-}
-
-/// Memory of the only response for an output whose size is known before the run.
-enum ResponseMemory<'r> {
-    /// The session writes it.
-    InPlace(Memory<'r>),
-    /// It lies where the session cannot write.
-    ByCopy(CopyTarget<'r>),
-}
-
-fn response_memory<'r>(
-    plan: &OutputPlan,
-    response: &'r Response<'_>,
-    batch: &Batch<'_>,
-    rows: usize,
-    place: MemoryPlace,
-) -> Result<Option<ResponseMemory<'r>>, Error> {
-    if plan.is_state || plan.batch_output.is_some() {
-        return Ok(None);
-    }
-    let Some((shape, len)) = known_size(&plan.info, batch.max_batch_size() > 0, rows) else {
-        return Ok(None);
-    };
-    let info = &plan.info;
-    let target = response.output_in(&info.name, info.data_type, &shape, len, place)?;
-    let is_aligned = target.address().is_multiple_of(DEVICE_ALIGNMENT);
-    let buffer = match Buffer::on_host(target) {
-        Ok(buffer) => OutputBuffer::Host(buffer),
-        Err(target) if target.place() == place && is_aligned => OutputBuffer::Device(target),
-        Err(target) => return Ok(Some(ResponseMemory::ByCopy(CopyTarget { shape, target }))),
-    };
-    Ok(Some(ResponseMemory::InPlace(Memory { shape, buffer })))
 }

@@ -6,7 +6,7 @@ use super::plan::FeedPlan;
 use super::tensor::{Feed, FeedData};
 use crate::gather::{first_input, shape_of_all};
 use crate::{
-    Batch, Copies, DataType, DeviceGather, Error, Gathered, Join, MemorySource, element_count,
+    Batch, CopyPlan, DataType, DeviceGather, Error, Gathered, Join, MemorySource, element_count,
 };
 
 /// An input of all requests of a batch.
@@ -28,12 +28,25 @@ impl<'f> JoinedInput<'f> {
     }
 
     pub(super) fn feed(&self) -> Feed<'_> {
+        self.with_shape(&self.shape)
+    }
+
+    /// The same with a shape that lives as long as the bytes, which is that of `take_shape`.
+    pub(super) fn with_shape<'s>(&self, shape: &'s [i64]) -> Feed<'s>
+    where
+        'f: 's,
+    {
         Feed {
             name: self.name,
             data_type: self.data_type,
-            shape: &self.shape,
+            shape,
             data: self.data,
         }
+    }
+
+    /// Its shape, which is empty from then on.
+    pub(super) fn take_shape(&mut self) -> Vec<i64> {
+        std::mem::take(&mut self.shape)
     }
 }
 
@@ -47,7 +60,7 @@ pub(super) fn gather<'f>(
     feeds: &'f mut [FeedPlan],
     model_name: &str,
     batch: &'f Batch<'_>,
-    mut copies: Option<&mut Copies<'f>>,
+    mut copies: Option<&mut CopyPlan<'f>>,
 ) -> Result<Vec<JoinedInput<'f>>, Error> {
     let mut gathered = Vec::with_capacity(feeds.len());
     for feed in feeds {
@@ -96,7 +109,7 @@ fn join_on_device<'f>(
     name: &'f CStr,
     join: Join,
     batch: &'f Batch<'_>,
-    copies: &mut Copies<'f>,
+    copies: &mut CopyPlan<'f>,
 ) -> Result<Option<JoinedInput<'f>>, Error> {
     let Some(first) = first_input(batch, name)? else {
         return Ok(None);

@@ -17,10 +17,12 @@
 mod bindings;
 pub mod complete;
 mod delivery;
+mod depth;
 mod device_delivery;
 mod device_run;
 mod engines;
 mod host_run;
+mod in_flight;
 mod inputs;
 #[allow(unsafe_code)] // The one door to the loader.
 mod library;
@@ -28,11 +30,13 @@ mod library_place;
 pub mod model_file;
 mod only_engine;
 mod plan;
+mod response_memory;
 mod runner;
 mod runner_parts;
 mod session;
 mod settings;
 mod states;
+mod stream_runner;
 mod targets;
 mod tensor;
 pub mod threads;
@@ -40,16 +44,18 @@ mod type_numbers;
 pub mod validate;
 
 pub use bindings::{c_path, c_string, text_at};
+pub use depth::InFlightDepth;
 pub use engines::Engines;
 pub use library::{Binding, Library};
 pub use library_place::{LibraryPlace, beside};
 pub use only_engine::OnlyEngine;
 pub use runner::Runner;
-pub use session::{Output, Session};
+pub use session::{EnqueueSession, Output, Session};
 pub use settings::{
     DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, first_gpu, gpu_instance_error, prefer_cpus,
     refuse_gpu,
 };
+pub use stream_runner::StreamRunner;
 pub use tensor::{
     Contents, Feed, FeedData, Memory, OutputBuffer, OutputData, Signature, Target, TensorInfo,
 };

@@ -27,7 +27,18 @@ pub(super) fn run_session<S: Session>(
     feeds: &[Feed<'_>],
     targets: &mut [Target<'_, '_>],
 ) -> Result<Vec<Option<S::Output>>, Error> {
-    let mut run = || session.run(feeds, targets);
+    watched(watch, batch, || session.run(feeds, targets))
+}
+
+/// Does `run`, which `watch` ends if all requests are cancelled meanwhile.
+///
+/// # Errors
+/// Those of `run`; `Cancelled` if `watch` ended it.
+pub(super) fn watched<T>(
+    watch: Option<&CancellationWatch>,
+    batch: &Batch<'_>,
+    run: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
     let Some(watch) = watch else {
         return run();
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::tensor::{Contents, Feed, Signature, Target};
-use crate::{DataType, Error, Interrupt};
+use crate::{DataType, DeviceWork, Error, Interrupt};
 
 /// A model loaded into an engine, used by one thread at a time.
 pub trait Session: Send {
@@ -40,6 +40,23 @@ pub trait Session: Send {
         &mut self,
         feeds: &[Feed<'_>],
         targets: &mut [Target<'_, '_>],
+    ) -> Result<Vec<Option<Self::Output>>, Error>;
+}
+
+/// A session on a GPU that can leave a run on the stream of its instance.
+pub trait EnqueueSession: Session<Output: Send> {
+    /// Enqueues a run by [`DeviceWork::compute`], on the stream that the session has as well. What
+    /// is borrowed for `'m` stays until the batch is done, as the outputs that are returned do.
+    /// Targets have no memory but of the session's GPU. Outputs lie there, or where targets have
+    /// memory of their own.
+    ///
+    /// # Errors
+    /// What the engine says: each request of the batch gets it.
+    fn enqueue<'m>(
+        &mut self,
+        work: &mut DeviceWork<'m>,
+        feeds: &[Feed<'m>],
+        targets: &mut [Target<'_, 'm>],
     ) -> Result<Vec<Option<Self::Output>>, Error>;
 }
 

@@ -1,10 +1,11 @@
 //! What tests call: not part of the driver.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering;
 
+use crate::code::{Code, SUCCESS};
 use crate::driver::Driver;
-use crate::faults;
+use crate::{copy, faults};
 
 /// The calls number `after + 1` to `after + count` of `name`, from now on, answer `code`. A count
 /// of 0 takes back what was ordered for the name.
@@ -48,6 +49,38 @@ pub extern "C" fn conch_cuda_double_set_copy_us(copy_us: u64) {
 pub extern "C" fn conch_cuda_double_set_kernel_us(kernel_us: u64) {
     if let Ok(driver) = Driver::get() {
         driver.kernel_us.store(kernel_us, Ordering::Release);
+    }
+}
+
+/// Copies out of the memory of a device, at once and uncounted, for a function of the host that
+/// does on a stream what a kernel would. Answers as a copy does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn conch_cuda_double_read(
+    target: *mut c_void,
+    address: u64,
+    len: usize,
+    device: usize,
+) -> Code {
+    // SAFETY: the caller's memory is that long.
+    code(|driver| unsafe { copy::read(driver, target.cast(), address, len, device) })
+}
+
+/// Copies into the memory of a device, as [`conch_cuda_double_read`] out of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn conch_cuda_double_write(
+    address: u64,
+    source: *const c_void,
+    len: usize,
+    device: usize,
+) -> Code {
+    // SAFETY: the caller's memory is that long.
+    code(|driver| unsafe { copy::write(driver, address, source.cast(), len, device) })
+}
+
+fn code(call: impl FnOnce(&Driver) -> Result<(), Code>) -> Code {
+    match Driver::get().and_then(call) {
+        Ok(()) => SUCCESS,
+        Err(code) => code,
     }
 }
 
