@@ -25,4 +25,4 @@ mod settings;
 mod tensors;
 mod wiring;
 
-conch_backend_sdk::export_backend!(model::Backend);
+conch_backend_sdk::export_backend!(model::Backend, stream);

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_backend_sdk as sdk;
 use sdk::engine::model_file::model_file;
-use sdk::engine::{Runner, beside, first_gpu, gpu_instance_error, prefer_cpus, threads};
+use sdk::engine::{
+    InFlightDepth, StreamRunner, beside, first_gpu, gpu_instance_error, prefer_cpus, threads,
+};
 use sdk::serde_json::Value;
 use sdk::{
-    BackendContext, Batch, DeviceStream, Error, InstanceContext, Kind, ModelConfig, ModelContext,
-    StreamHandle,
+    BackendContext, Batch, DetachedBatch, DeviceStream, Error, InstanceContext, Kind, ModelConfig,
+    ModelContext, StreamHandle,
 };
 
 use crate::compiled::CompiledModel;
@@ -19,7 +21,7 @@ use crate::libtorch::{
     CUDA_LIBRARY, MapLocation, ModelContainer, Module, PLACE, Torch,
     check_inputs_of_compiled_models,
 };
-use crate::session::{Program, Session};
+use crate::session::{Program, Session, takes_on_device};
 use crate::settings::{Settings, ineffective_parameters};
 use crate::wiring::Wiring;
 use crate::{naming, nesting};
@@ -27,6 +29,10 @@ use crate::{naming, nesting};
 /// Backend setting and environment variable that name the shim for TorchScript.
 const SHIM_SETTING: &str = "shim";
 const SHIM_VARIABLE: &str = "CONCH_PYTORCH_SHIM";
+
+/// A model may hand over a result in main memory that is still on its way there, or wait for its
+/// GPU in the middle. Which does is not known before it runs, so whoever knows it says so.
+const DEPTH_DEFAULT: usize = 1;
 
 /// What all models of the backend share.
 pub struct Backend {
@@ -103,6 +109,8 @@ pub struct Model {
     path: PathBuf,
     format: Format,
     settings: Settings,
+    /// Of instances on GPUs.
+    depth: InFlightDepth,
     shared: Mutex<SharedModel>,
 }
 
@@ -148,9 +156,14 @@ impl sdk::Model for Model {
                  pytorch backend"
             );
         }
+        let depth = InFlightDepth::of(context.config(), DEPTH_DEFAULT, takes_on_device)?;
+        // It gives memory back that kernels may still use.
+        let cleans = settings.options.cleans_cache;
+        let depth = depth.unless(cleans.then(|| "ENABLE_CACHE_CLEANING is true".to_owned()));
         Ok(Model {
             name,
             config: context.config().clone(),
+            depth,
             torch,
             path,
             format,
@@ -300,19 +313,45 @@ impl Model {
 }
 
 /// One executable copy of a model.
-pub struct Instance(Runner<Session>);
+pub struct Instance(StreamRunner<Session>);
 
 impl sdk::Instance for Instance {
     type Model = Model;
 
     fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        let stream = DeviceStream::open(context, model.config.stream_priority())?;
+        let config = &model.config;
+        let stream = DeviceStream::open(context, config.stream_priority())?;
         let session = model.session(context, stream.as_ref())?;
-        Runner::with_stream(&model.config, session, stream).map(Instance)
+        let runner = match (stream, &model.depth) {
+            (Some(stream), InFlightDepth::UpTo(depth)) => {
+                StreamRunner::in_flight(config, session, stream, *depth)?
+            }
+            (stream, _) => StreamRunner::blocking(config, session, stream)?,
+        };
+        model.depth.log(&model.depth, context, config);
+        Ok(Instance(runner))
     }
 
     fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        self.0.run(&model.name, batch)
+        self.0.execute(&model.name, batch)
+    }
+}
+
+impl sdk::StreamInstance for Instance {
+    fn is_blocking(model: &Model) -> bool {
+        model.depth.is_blocking(&model.config)
+    }
+
+    fn depth_max(&self) -> usize {
+        self.0.depth_max()
+    }
+
+    fn enqueue(&mut self, model: &Model, batch: DetachedBatch) {
+        self.0.enqueue(&model.name, batch);
+    }
+
+    fn poll(&mut self, _model: &Model) -> usize {
+        self.0.poll()
     }
 }
 

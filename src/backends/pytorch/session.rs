@@ -1,12 +1,11 @@
 //! A model as the SDK runs it: TorchScript, or compiled by AOTInductor.
 
 use std::borrow::Cow;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_backend_sdk as sdk;
 use sdk::engine::{self, Contents, Feed, FeedData, OutputData, Signature, Target};
-use sdk::{DataType, Error, StreamHandle, TensorBytes, element_count};
+use sdk::{DataType, DeviceWork, Error, StreamHandle, TensorBytes, element_count};
 
 use crate::libtorch::{
     Input, InputValue, ModelContainer, Module, Outputs, RunOptions, Strings, Tensor, Torch,
@@ -42,12 +41,12 @@ pub enum Program {
 /// An output of a run. Two of a configuration, such as one that is a state too, may be one result.
 #[derive(Clone)]
 pub enum Output {
-    Tensor(Rc<Tensor>),
+    Tensor(Arc<Tensor>),
     /// The first of two halves along the first dimension.
-    Half(Rc<Tensor>),
+    Half(Arc<Tensor>),
     /// A list of strings, as on Triton's wire.
     Strings {
-        bytes: Rc<Vec<u8>>,
+        bytes: Arc<Vec<u8>>,
         count: usize,
     },
 }
@@ -241,10 +240,8 @@ impl engine::Session for Session {
         &self.wiring.signature
     }
 
-    /// Torch counts what is true by adding bytes up, and clients may send others than 0 and 1,
-    /// which are mended in main memory.
     fn takes_on_device(&self, data_type: DataType) -> bool {
-        data_type != DataType::Bool
+        takes_on_device(data_type)
     }
 
     fn run(
@@ -264,6 +261,27 @@ impl engine::Session for Session {
         // Kernels read the feeds, also those that were started before an error.
         let waited = stream.synchronize();
         made.and_then(|made| waited.map(|()| made))
+    }
+}
+
+impl engine::EnqueueSession for Session {
+    fn enqueue<'m>(
+        &mut self,
+        work: &mut DeviceWork<'m>,
+        feeds: &[Feed<'m>],
+        targets: &mut [Target<'_, 'm>],
+    ) -> Result<Vec<Option<Output>>, Error> {
+        self.torch.use_threads(self.threads);
+        let (torch, stream) = (Arc::clone(&self.torch), self.stream.clone());
+        let stream = stream.ok_or_else(|| Error::internal("a model on CPUs enqueues nothing"))?;
+        let mut made = Vec::new();
+        work.compute(|_| {
+            // Torch gives memory that the run frees to later work of this stream alone.
+            let _guard = torch.on_stream(&stream)?;
+            made = self.run_once(feeds, targets)?;
+            Ok(())
+        })?;
+        Ok(made)
     }
 }
 
@@ -297,6 +315,12 @@ impl Session {
     }
 }
 
+/// Torch counts what is true by adding bytes up, and clients may send others than 0 and 1, which
+/// are mended in main memory.
+pub fn takes_on_device(data_type: DataType) -> bool {
+    data_type != DataType::Bool
+}
+
 /// What a run returned.
 enum Results {
     Script(Outputs),
@@ -327,11 +351,11 @@ impl Results {
         let (tensor, copies) = match self {
             Results::Script(outputs) => {
                 if let Some(tensor) = outputs.take_tensor(position)? {
-                    return Ok(Output::Tensor(Rc::new(tensor)));
+                    return Ok(Output::Tensor(Arc::new(tensor)));
                 }
                 let (bytes, count) = outputs.strings(position)?;
                 return Ok(Output::Strings {
-                    bytes: Rc::new(bytes),
+                    bytes: Arc::new(bytes),
                     count,
                 });
             }
@@ -344,7 +368,7 @@ impl Results {
             _ => Output::Half,
         };
         tensor
-            .map(|tensor| output(Rc::new(tensor)))
+            .map(|tensor| output(Arc::new(tensor)))
             .ok_or_else(|| Error::internal("a result that was taken before"))
     }
 }

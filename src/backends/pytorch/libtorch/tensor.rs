@@ -27,6 +27,9 @@ pub struct Tensor {
 
 // SAFETY: tensors may be used from any thread, by one at a time.
 unsafe impl Send for Tensor {}
+// SAFETY: what is done by a shared reference only reads the tensor, which torch allows on several
+// threads at once.
+unsafe impl Sync for Tensor {}
 
 impl Tensor {
     /// A tensor with a feed's bytes, copied: models may write into their inputs, torch wants them
