@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use conch_bench::wire;
-use conch_frontend::measure::{grpc_message, http_body, http_head, http_json};
+use conch_frontend::measure::{grpc_message, http_body, http_head, http_json, http_numbers};
 use conch_memory::{Budget, ByteView, Pool};
 use conch_scheduler::Batcher;
 use conch_sync::Mailbox;
@@ -169,6 +169,43 @@ fn http(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// 1000 FP32 values in, as JSON, and out. Multiples of 1/8 are short; most values have 17 digits
+/// when a single is written as the double that it is, which is how Triton and Python write them.
+fn numbers(criterion: &mut Criterion) {
+    let spread = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32;
+    let short: Vec<f32> = (0..1000).map(|index| (index % 2008) as f32 / 8.0).collect();
+    let long: Vec<f32> = (0..1000).map(spread).collect();
+    let mut group = criterion.benchmark_group("1000 numbers");
+    for (name, values) in [("multiples of 1/8", short), ("of 17 digits", long)] {
+        let texts: Vec<String> = values
+            .iter()
+            .map(|value| format!("{:?}", f64::from(*value)))
+            .collect();
+        let body = format!(
+            r#"{{"inputs":[{{"name":"INPUT0","datatype":"FP32","shape":[1,1000],"data":[{}]}}]}}"#,
+            texts.join(",")
+        );
+        let body = ByteView::copy_of(body.as_bytes());
+        group.bench_function(format!("{name}, in"), |bencher| {
+            bencher.iter(|| http_body(black_box(&body), body.len()).expect("the request is sound"));
+        });
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        let bytes = ByteView::copy_of(&bytes);
+        let mut text = Vec::new();
+        group.bench_function(format!("{name}, out"), |bencher| {
+            bencher.iter(|| {
+                text.clear();
+                http_numbers(black_box(&bytes), &mut text).expect("the output is sound");
+                black_box(text.len())
+            });
+        });
+    }
+    group.finish();
+}
+
 /// A ModelInferRequest with one raw FP32[1,n].
 fn grpc(criterion: &mut Criterion) {
     let (pool, budget) = (Pool::new(64 << 20), Budget::new(1 << 30));
@@ -232,5 +269,5 @@ fn pool(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(steps, http, grpc, batcher, hop, pool, pbtxt);
+criterion_group!(steps, http, numbers, grpc, batcher, hop, pool, pbtxt);
 criterion_main!(steps);

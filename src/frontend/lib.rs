@@ -62,7 +62,7 @@ pub use vertex_ai::VertexAiOptions;
 #[doc(hidden)]
 pub mod measure {
     pub use crate::grpc::measure::grpc_message;
-    pub use crate::http::measure::{http_body, http_head, http_json};
+    pub use crate::http::measure::{http_body, http_head, http_json, http_numbers};
 }
 
 /// How often a drain looks whether it is over.

@@ -1,6 +1,7 @@
 //! Single steps of a request's walk, for the micro-benches in `bench/`. Nothing else calls this.
 
-use conch_engine::{Error, Regions};
+use conch_config::DataType;
+use conch_engine::{Error, Output, Regions};
 use conch_memory::ByteView;
 
 use super::json::JsonDocument;
@@ -31,4 +32,18 @@ pub fn http_body(body: &ByteView, json_length: usize) -> Result<usize, Error> {
 /// As for the JSON of a request.
 pub fn http_json(text: &ByteView) -> Result<(), Error> {
     JsonDocument::parse(text.clone()).map(drop)
+}
+
+/// Appends FP32 values to `text` as the JSON of an answer has them.
+///
+/// # Errors
+/// Those of an output.
+pub fn http_numbers(values: &ByteView, text: &mut Vec<u8>) -> Result<(), Error> {
+    let output = Output {
+        name: "OUTPUT0".into(),
+        data_type: DataType::Fp32,
+        shape: [values.len() as i64 / 4].into_iter().collect(),
+        data: values.clone(),
+    };
+    infer::encode::write_data(text, &output)
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::lexer::{self, JsonFault, JsonRefused, JsonText};
 use super::node::{JsonNode, NodeKind};
+use super::number_run;
 
 /// Nesting up to which values are noted. Nobody looks at what lies deeper: it is checked, like
 /// tensor data, at a bit per level.
@@ -184,17 +185,24 @@ impl JsonChecker<'_> {
     /// request lie. Anything else, and everything that is wrong, is left to the careful steps.
     #[inline]
     fn skim(&self, mut at: usize) -> usize {
-        while self.text.get(at) == Some(&b',') {
-            let start = lexer::skip_space(self.text, at + 1);
-            if !matches!(self.text.get(start), Some(b'0'..=b'9' | b'-')) {
-                break;
+        /// Numbers after which another run may begin.
+        const BETWEEN_RUNS: usize = 16;
+        loop {
+            at = number_run::skip(self.text, at);
+            for _ in 0..BETWEEN_RUNS {
+                if self.text.get(at) != Some(&b',') {
+                    return at;
+                }
+                let start = lexer::skip_space(self.text, at + 1);
+                if !matches!(self.text.get(start), Some(b'0'..=b'9' | b'-')) {
+                    return at;
+                }
+                let Ok(end) = lexer::number(self.text, start) else {
+                    return at;
+                };
+                at = lexer::skip_space(self.text, end);
             }
-            let Ok(end) = lexer::number(self.text, start) else {
-                break;
-            };
-            at = lexer::skip_space(self.text, end);
         }
-        at
     }
 
     #[inline]

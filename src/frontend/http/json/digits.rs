@@ -1,8 +1,10 @@
 //! Runs of decimal digits, eight at a time in one register.
 
-const ZEROS: u64 = 0x3030_3030_3030_3030;
+/// A point among the values of digits.
+pub(super) const POINT: u64 = (b'.' ^ b'0') as u64;
+pub(super) const ZEROS: u64 = 0x3030_3030_3030_3030;
 /// What eight more digits multiply a number by.
-const EIGHT_DIGITS: u64 = 100_000_000;
+pub(super) const EIGHT_DIGITS: u64 = 100_000_000;
 
 /// Offset of the first byte at or after `at` that is no digit.
 #[inline]
@@ -36,11 +38,17 @@ pub(super) fn append(text: &[u8], mut at: usize, mut value: u64) -> (u64, usize)
     (value, at)
 }
 
+/// The values of the next eight bytes, whatever they are.
+#[inline]
+pub(super) fn values_at(text: &[u8], at: usize) -> Option<u64> {
+    let bytes = text.get(at..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*bytes) ^ ZEROS)
+}
+
 /// The values of the next eight bytes if all are digits, the first in the lowest byte.
 #[inline]
 fn eight_at(text: &[u8], at: usize) -> Option<u64> {
-    let bytes = text.get(at..)?.first_chunk::<8>()?;
-    let values = u64::from_le_bytes(*bytes) ^ ZEROS;
+    let values = values_at(text, at)?;
     (others(values) == 0).then_some(values)
 }
 
@@ -63,7 +71,6 @@ impl ShortDecimal {
 /// on the number's length: the processor would mispredict most.
 #[inline]
 pub(super) fn short_decimal(text: &[u8], at: usize) -> Option<ShortDecimal> {
-    const POINT: u64 = (b'.' ^ b'0') as u64;
     let bytes = text.get(at..)?.first_chunk::<8>()?;
     let values = u64::from_le_bytes(*bytes) ^ ZEROS;
     let others = others(values);
@@ -88,13 +95,13 @@ pub(super) fn short_decimal(text: &[u8], at: usize) -> Option<ShortDecimal> {
 /// The highest bit of each byte that is not below ten, and maybe of one behind a byte that is above
 /// 0x89.
 #[inline]
-fn others(values: u64) -> u64 {
+pub(super) fn others(values: u64) -> u64 {
     (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080
 }
 
 /// The number whose eight digits are the bytes of `values`, the first in the lowest.
 #[inline]
-fn joined(values: u64) -> u64 {
+pub(super) fn joined(values: u64) -> u64 {
     let pairs = (values.wrapping_mul(10).wrapping_add(values >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs.wrapping_mul(100).wrapping_add(pairs >> 16)) & 0x0000_ffff_0000_ffff;
     (fours.wrapping_mul(10_000).wrapping_add(fours >> 32)) & 0xffff_ffff
@@ -109,11 +116,19 @@ pub(super) fn eight(value: u32) -> [u8; 8] {
 /// The digits of a number below 10^8 without leading zeros, and their count. Zero bytes
 /// follow them.
 #[inline]
-pub(super) fn short(value: u32) -> ([u8; 8], usize) {
+pub(super) fn short_text(value: u32) -> ([u8; 8], usize) {
     let digits = spread(value);
     let zero_count = (digits.trailing_zeros() / 8).min(7);
     let text = digits.wrapping_add(ZEROS) >> (8 * zero_count);
     (text.to_le_bytes(), 8 - zero_count as usize)
+}
+
+/// The digits of a number below 10^16 in two halves, a byte each, the first in the lowest.
+#[inline]
+pub(super) fn sixteen(value: u64) -> (u64, u64) {
+    let high = value / EIGHT_DIGITS;
+    let low = value - high * EIGHT_DIGITS;
+    (spread(high as u32), spread(low as u32))
 }
 
 /// The eight digits of a number below 10^8, a byte each, the first in the lowest.
@@ -189,7 +204,7 @@ mod tests {
             .chain([99_999_999])
         {
             assert_eq!(eight(value), *format!("{value:08}").as_bytes(), "{value}");
-            let (text, count) = short(value);
+            let (text, count) = short_text(value);
             assert_eq!(&text[..count], value.to_string().as_bytes());
         }
     }

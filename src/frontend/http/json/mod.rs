@@ -5,14 +5,20 @@
 //! a tensor. Refusals carry rapidjson's words and offsets, which are what upstream's clients see.
 //! Pure functions, bounded in time by the text's length; callers move large texts off the shard.
 
+mod blocks;
 mod checker;
 mod digits;
 mod document;
+mod elements;
 mod lexer;
 mod node;
 mod number;
+mod number_room;
+mod number_run;
 pub(crate) mod number_text;
+mod plain_number;
 mod quotient;
+mod shortest;
 pub(crate) mod tensor;
 pub(crate) mod write;
 

@@ -4,10 +4,9 @@
 use std::ops::Range;
 
 use super::digits;
-
-/// Room for the text of a number. The longest is a sign, a point, 17 digits and six zeros; more
-/// than the text may be written, as copies whose length is known cost the least.
-pub(crate) type NumberRoom = [u8; 32];
+pub(crate) use super::number_room::NumberRoom;
+use super::number_room::{put, put_text};
+use super::shortest::Digits;
 
 /// Writes a whole number; returns the length of its text.
 #[inline]
@@ -33,6 +32,15 @@ pub(crate) fn double(room: &mut NumberRoom, value: f64) -> usize {
     let begin = sign(room, value.is_sign_negative());
     if let Some(end) = eighths(room, begin, magnitude) {
         return end;
+    }
+    shortest_text(room, begin, magnitude)
+}
+
+/// Apart, so that the short way needs none of its registers.
+#[inline(never)]
+fn shortest_text(room: &mut NumberRoom, begin: usize, magnitude: f64) -> usize {
+    if let Some(digits) = Digits::of(magnitude) {
+        return digits.write(room, begin);
     }
     if magnitude.is_infinite() {
         return put(room, begin, b"Infinity");
@@ -60,7 +68,7 @@ fn unsigned_at(room: &mut NumberRoom, begin: usize, value: u64) -> usize {
     const EIGHT_DIGITS: u64 = 100_000_000;
     let (high, low) = (value / EIGHT_DIGITS, (value % EIGHT_DIGITS) as u32);
     if high == 0 {
-        let (text, length) = digits::short(low);
+        let (text, length) = digits::short_text(low);
         put(room, begin, &text);
         return begin + length;
     }
@@ -92,7 +100,7 @@ fn eighths(room: &mut NumberRoom, begin: usize, value: f64) -> Option<usize> {
     if scaled >= 8e8 || f64::from(whole_eighths) != scaled {
         return None;
     }
-    let (whole, whole_length) = digits::short(whole_eighths >> 3);
+    let (whole, whole_length) = digits::short_text(whole_eighths >> 3);
     let (decimals, decimal_length) = DECIMALS[(whole_eighths & 7) as usize];
     let middle = begin + whole_length;
     put(room, begin, &whole);
@@ -131,31 +139,6 @@ fn lay_out(room: &mut NumberRoom, begin: usize, shortest: &[u8]) -> usize {
         push(digits);
     }
     end
-}
-
-/// Writes `text` at `begin`, by copies whose length is known; returns its end.
-#[inline]
-fn put_text(room: &mut NumberRoom, begin: usize, text: &[u8]) -> usize {
-    let end = begin + text.len();
-    if let (Some(head), Some(tail)) = (text.first_chunk::<16>(), text.last_chunk::<16>()) {
-        put(room, begin, head);
-        put(room, end - 16, tail);
-    } else if let (Some(head), Some(tail)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
-        put(room, begin, head);
-        put(room, end - 8, tail);
-    } else if let Some(place) = room.get_mut(begin..end) {
-        place.copy_from_slice(text);
-    }
-    end
-}
-
-/// Writes `bytes` at `begin`; returns their end.
-#[inline]
-fn put<const N: usize>(room: &mut NumberRoom, begin: usize, bytes: &[u8; N]) -> usize {
-    if let Some(place) = room.get_mut(begin..begin + N) {
-        place.copy_from_slice(bytes);
-    }
-    begin + N
 }
 
 /// Significant digits (without leading and trailing zeros) and decimal exponent of a shortest

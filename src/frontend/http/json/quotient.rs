@@ -38,6 +38,16 @@ pub(super) fn nearest(digits: u64, scale: i32) -> Option<f64> {
     (least == most).then(|| least * power_of_two(exponent))
 }
 
+/// About `digits / 10^scale`: rounded twice, so off by at most two units in the last place.
+///
+/// The conversion is an unsigned one although a signed one is shorter: that keeps the upper half of
+/// its register, and so waits for the number before.
+#[inline]
+pub(super) fn approximate(digits: u64, scale: i32) -> Option<f64> {
+    let power = POWERS_OF_TEN.get(usize::try_from(scale).ok()?)?;
+    Some(digits as f64 / power)
+}
+
 /// `1 / 10^scale` is between `factor` and `factor + 1`, times `2^-exponent`.
 struct InversePower {
     /// With its highest bit set.

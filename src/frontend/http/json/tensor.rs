@@ -3,83 +3,17 @@
 //! Arrays may be nested or flat; only the number and kind of the elements count. Elements are read
 //! as upstream reads them: as 64-bit values that are then cut to the tensor's type.
 
+use std::iter::Take;
+use std::slice::ChunksExactMut;
+
 use conch_config::DataType;
 use conch_engine::{Error, truncated};
 use conch_memory::Block;
 
+use super::blocks::{self, BLOCK_BYTES};
+use super::elements::{ElementSink, TensorElement, checked_already, each_element};
 use super::lexer;
-use super::number::JsonNumber;
-
-/// Upstream's limit: an element may lie inside at most 99 arrays.
-const NESTING_MAX: usize = 100;
-pub(crate) const TOO_DEEP: &str = "JSON nesting depth exceeds maximum allowed limit (100)";
-
-/// One element of a checked `data` array.
-enum TensorElement<'t> {
-    Number(JsonNumber<'t>),
-    Bool(bool),
-    Text(lexer::JsonText),
-    Other,
-}
-
-/// Calls `take` for each element of a checked array, whatever its nesting.
-#[inline]
-fn each_element(
-    text: &[u8],
-    prefix: &str,
-    mut take: impl FnMut(TensorElement<'_>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let mut depth = 0usize;
-    let mut at = 0;
-    while let Some(byte) = text.get(at).copied() {
-        match byte {
-            b'0'..=b'9' | b'-' | b'N' | b'I' => {
-                let number = JsonNumber::read(text, at);
-                take(TensorElement::Number(number))?;
-                at += number.length();
-            }
-            b',' | b' ' | b'\n' | b'\r' | b'\t' => at += 1,
-            b'[' => {
-                depth += 1;
-                if depth >= NESTING_MAX {
-                    return Err(Error::invalid(format!("{prefix}{TOO_DEEP}")));
-                }
-                at += 1;
-            }
-            b']' => {
-                depth -= 1;
-                at += 1;
-            }
-            b'"' => {
-                let string = lexer::string(text, at).map_err(|_| checked_already())?;
-                take(TensorElement::Text(string))?;
-                at = string.behind();
-            }
-            b't' => {
-                take(TensorElement::Bool(true))?;
-                at += 4;
-            }
-            b'f' => {
-                take(TensorElement::Bool(false))?;
-                at += 5;
-            }
-            b'n' => {
-                take(TensorElement::Other)?;
-                at += 4;
-            }
-            // Objects are never what a tensor wants, so `take` ends the walk.
-            _ => {
-                take(TensorElement::Other)?;
-                return Err(checked_already());
-            }
-        }
-    }
-    Ok(())
-}
-
-fn checked_already() -> Error {
-    Error::internal("Unable to parse 'data': the text changed while it was read")
-}
+use super::plain_number::PlainNumber;
 
 fn mismatch(what: &str) -> Error {
     Error::internal(format!(
@@ -112,6 +46,25 @@ pub(crate) fn read(
         }
         value => Ok(value),
     };
+    let plain_unsigned = |number: PlainNumber, max: u64| {
+        let value = number.as_unsigned()?;
+        (!is_strict || value <= max).then_some(value)
+    };
+    let plain_signed = |number: PlainNumber, min: i64, max: i64| {
+        let value = number.as_signed()?;
+        (!is_strict || (min..=max).contains(&value)).then_some(value)
+    };
+    macro_rules! integers {
+        ($integer:ty, $read:ident, $plain:ident, $($bound:expr),+) => {
+            read_as(
+                text,
+                count,
+                target,
+                |element| Ok(($read(element, $($bound.into()),+)? as $integer).to_le_bytes()),
+                |number| Some(($plain(number, $($bound.into()),+)? as $integer).to_le_bytes()),
+            )
+        };
+    }
     match data_type {
         DataType::Fp16 | DataType::Bf16 => Err(Error::invalid(format!(
             "receiving {} data via JSON is not supported. Please use the binary data format for \
@@ -119,40 +72,35 @@ pub(crate) fn read(
             data_type.name(),
             name = truncated(&name)
         ))),
-        DataType::Bool => read_as(text, count, target, |element| match element {
-            TensorElement::Bool(value) => Ok([u8::from(value)]),
-            _ => Err(mismatch("non-boolean as boolean")),
-        }),
-        DataType::Uint8 => read_as(text, count, target, |element| {
-            Ok((unsigned(element, u8::MAX.into())? as u8).to_le_bytes())
-        }),
-        DataType::Uint16 => read_as(text, count, target, |element| {
-            Ok((unsigned(element, u16::MAX.into())? as u16).to_le_bytes())
-        }),
-        DataType::Uint32 => read_as(text, count, target, |element| {
-            Ok((unsigned(element, u32::MAX.into())? as u32).to_le_bytes())
-        }),
-        DataType::Uint64 => read_as(text, count, target, |element| {
-            Ok(as_unsigned(element)?.to_le_bytes())
-        }),
-        DataType::Int8 => read_as(text, count, target, |element| {
-            Ok((signed(element, i8::MIN.into(), i8::MAX.into())? as i8).to_le_bytes())
-        }),
-        DataType::Int16 => read_as(text, count, target, |element| {
-            Ok((signed(element, i16::MIN.into(), i16::MAX.into())? as i16).to_le_bytes())
-        }),
-        DataType::Int32 => read_as(text, count, target, |element| {
-            Ok((signed(element, i32::MIN.into(), i32::MAX.into())? as i32).to_le_bytes())
-        }),
-        DataType::Int64 => read_as(text, count, target, |element| {
-            Ok(as_signed(element)?.to_le_bytes())
-        }),
-        DataType::Fp32 => read_as(text, count, target, |element| {
-            Ok((as_double(element)? as f32).to_le_bytes())
-        }),
-        DataType::Fp64 => read_as(text, count, target, |element| {
-            Ok(as_double(element)?.to_le_bytes())
-        }),
+        DataType::Bool => {
+            let convert = |element: TensorElement<'_>| match element {
+                TensorElement::Bool(value) => Ok([u8::from(value)]),
+                _ => Err(mismatch("non-boolean as boolean")),
+            };
+            read_as(text, count, target, convert, |_| None)
+        }
+        DataType::Uint8 => integers!(u8, unsigned, plain_unsigned, u8::MAX),
+        DataType::Uint16 => integers!(u16, unsigned, plain_unsigned, u16::MAX),
+        DataType::Uint32 => integers!(u32, unsigned, plain_unsigned, u32::MAX),
+        DataType::Uint64 => integers!(u64, unsigned, plain_unsigned, u64::MAX),
+        DataType::Int8 => integers!(i8, signed, plain_signed, i8::MIN, i8::MAX),
+        DataType::Int16 => integers!(i16, signed, plain_signed, i16::MIN, i16::MAX),
+        DataType::Int32 => integers!(i32, signed, plain_signed, i32::MIN, i32::MAX),
+        DataType::Int64 => integers!(i64, signed, plain_signed, i64::MIN, i64::MAX),
+        DataType::Fp32 => read_as(
+            text,
+            count,
+            target,
+            |element| Ok((as_double(element)? as f32).to_le_bytes()),
+            |number| Some(number.as_single()?.to_le_bytes()),
+        ),
+        DataType::Fp64 => read_as(
+            text,
+            count,
+            target,
+            |element| Ok(as_double(element)?.to_le_bytes()),
+            |number| Some(number.as_double()?.to_le_bytes()),
+        ),
         DataType::Bytes => read_bytes(text, target),
     }
 }
@@ -190,26 +138,79 @@ fn as_double(element: TensorElement<'_>) -> Result<f64, Error> {
     .ok_or_else(|| mismatch("non-number as double"))
 }
 
+/// The places of a tensor's elements, `WIDTH` bytes each, and how they are filled.
+struct Places<'b, const WIDTH: usize, C, P> {
+    left: Take<ChunksExactMut<'b, u8>>,
+    filled_count: usize,
+    convert: C,
+    /// The same for numbers that take no more than [`PlainNumber`]; none if it takes more.
+    convert_plain: P,
+}
+
+impl<const WIDTH: usize, C, P> ElementSink for Places<'_, WIDTH, C, P>
+where
+    C: Fn(TensorElement<'_>) -> Result<[u8; WIDTH], Error>,
+    P: Fn(PlainNumber) -> Option<[u8; WIDTH]>,
+{
+    #[inline]
+    fn take(&mut self, element: TensorElement<'_>) -> Result<(), Error> {
+        let place = self.left.next().ok_or_else(|| {
+            Error::internal(
+                "Unable to parse 'data': Shape does not match true shape of 'data' field",
+            )
+        })?;
+        place.copy_from_slice(&(self.convert)(element)?);
+        self.filled_count += 1;
+        Ok(())
+    }
+
+    /// Numbers with one comma and at most one blank between them, up to the last comma.
+    #[inline]
+    fn take_numbers(&mut self, text: &[u8], mut at: usize) -> usize {
+        let mut block_start = at;
+        while let Some(block) = text.get(block_start..).and_then(<[u8]>::first_chunk) {
+            let mut commas = blocks::commas(block);
+            while commas != 0 {
+                let end = block_start + commas.trailing_zeros() as usize;
+                commas &= commas - 1;
+                let number = PlainNumber::read(text, at, end);
+                let Some(value) = number.and_then(&self.convert_plain) else {
+                    return at;
+                };
+                let Some(place) = self.left.next() else {
+                    return at;
+                };
+                place.copy_from_slice(&value);
+                self.filled_count += 1;
+                at = end + 1;
+                at += usize::from(text.get(at) == Some(&b' '));
+            }
+            block_start += BLOCK_BYTES;
+            // A number without an end in sight is no plain one.
+            if block_start > at + BLOCK_BYTES {
+                break;
+            }
+        }
+        at
+    }
+}
+
 #[inline]
 fn read_as<const WIDTH: usize>(
     text: &[u8],
     count: usize,
     target: &mut Block,
     convert: impl Fn(TensorElement<'_>) -> Result<[u8; WIDTH], Error>,
+    convert_plain: impl Fn(PlainNumber) -> Option<[u8; WIDTH]>,
 ) -> Result<(), Error> {
-    let mut places = target.spare_mut().chunks_exact_mut(WIDTH).take(count);
-    let mut read_count = 0;
-    each_element(text, "Unable to parse 'data': ", |element| {
-        let place = places.next().ok_or_else(|| {
-            Error::internal(
-                "Unable to parse 'data': Shape does not match true shape of 'data' field",
-            )
-        })?;
-        place.copy_from_slice(&convert(element)?);
-        read_count += 1;
-        Ok(())
-    })?;
-    if read_count != count {
+    let mut places = Places {
+        left: target.spare_mut().chunks_exact_mut(WIDTH).take(count),
+        filled_count: 0,
+        convert,
+        convert_plain,
+    };
+    each_element(text, "Unable to parse 'data': ", &mut places)?;
+    if places.filled_count != count {
         return Err(Error::internal(
             "Failed to parse 'data' field: shape does not match true shape",
         ));
@@ -225,7 +226,7 @@ fn read_as<const WIDTH: usize>(
 pub(crate) fn bytes_size(text: &[u8]) -> Result<usize, Error> {
     let mut size = 0;
     let mut scratch = Vec::new();
-    each_element(text, "", |element| {
+    each_element(text, "", &mut |element: TensorElement<'_>| {
         let TensorElement::Text(string) = element else {
             return Err(Error::internal(
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
@@ -269,29 +270,34 @@ pub(crate) fn outer_count(text: &[u8]) -> usize {
 
 fn read_bytes(text: &[u8], target: &mut Block) -> Result<(), Error> {
     let mut scratch = Vec::new();
-    each_element(text, "Unable to parse 'data': ", |element| {
-        let TensorElement::Text(string) = element else {
-            return Err(mismatch("non-string as string"));
-        };
-        scratch.clear();
-        if string.has_escapes {
-            lexer::unescape_into(text, string, &mut scratch);
-        } else {
-            scratch.extend_from_slice(text.get(string.start..string.end).unwrap_or(&[]));
-        }
-        let length = u32::try_from(scratch.len())
-            .map_err(|_| Error::invalid("a string is too long for a tensor"))?;
-        if target.capacity() - target.len() < 4 + scratch.len() {
-            return Err(checked_already());
-        }
-        target.extend_from_slice(&length.to_le_bytes());
-        target.extend_from_slice(&scratch);
-        Ok(())
-    })
+    each_element(
+        text,
+        "Unable to parse 'data': ",
+        &mut |element: TensorElement<'_>| {
+            let TensorElement::Text(string) = element else {
+                return Err(mismatch("non-string as string"));
+            };
+            scratch.clear();
+            if string.has_escapes {
+                lexer::unescape_into(text, string, &mut scratch);
+            } else {
+                scratch.extend_from_slice(text.get(string.start..string.end).unwrap_or(&[]));
+            }
+            let length = u32::try_from(scratch.len())
+                .map_err(|_| Error::invalid("a string is too long for a tensor"))?;
+            if target.capacity() - target.len() < 4 + scratch.len() {
+                return Err(checked_already());
+            }
+            target.extend_from_slice(&length.to_le_bytes());
+            target.extend_from_slice(&scratch);
+            Ok(())
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::elements::TOO_DEEP;
     use super::*;
 
     fn check(text: &str, data_type: DataType, count: usize, expected: Result<Vec<u8>, &str>) {
