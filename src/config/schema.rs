@@ -7,7 +7,7 @@ use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
 static MODEL_CONFIG: LazyLock<MessageDescriptor> = LazyLock::new(|| {
-    DescriptorPool::decode(conch_proto::FILE_DESCRIPTOR_SET)
+    DescriptorPool::decode(conch_proto::MODEL_CONFIG_DESCRIPTORS)
         .expect("the build script wrote these descriptors")
         .get_message_by_name("inference.ModelConfig")
         .expect("model_config.proto defines it")
@@ -80,14 +80,28 @@ mod tests {
         );
     }
 
+    /// Descriptors of maps, whose entries are known by an option.
+    #[test]
+    fn maps_are_maps() {
+        let field = |name: &str| model_config().get_field_by_name(name).unwrap();
+        for (name, is_map) in [
+            ("parameters", true),
+            ("metric_tags", true),
+            ("cc_model_filenames", true),
+            ("input", false),
+        ] {
+            assert_eq!(field(name).is_map(), is_map, "{name}");
+        }
+    }
+
     #[test]
     fn the_services_have_their_calls() {
-        let descriptor = model_config();
+        let mut pool = DescriptorPool::new();
+        for file in conch_proto::catalog::FILES {
+            pool.decode_file_descriptor_proto(file.descriptor).unwrap();
+        }
         let calls = |service: &str| -> Vec<String> {
-            let service = descriptor
-                .parent_pool()
-                .get_service_by_name(service)
-                .expect(service);
+            let service = pool.get_service_by_name(service).expect(service);
             service
                 .methods()
                 .map(|method| method.name().to_owned())

@@ -22,3 +22,20 @@ pub(crate) fn serve(
         Protocol::Grpc => shard.spawn(grpc::serve(own, stream, guard)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the future that `serve` returns.
+    fn future_bytes<F>(_serve: impl Fn(Rc<Shard>, ShardStream, ConnectionGuard) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// A connection that rests keeps little else than its task.
+    #[test]
+    fn tasks_of_connections_are_small() {
+        let bytes = future_bytes(http::serve);
+        assert!(bytes <= 4096, "{bytes}");
+    }
+}

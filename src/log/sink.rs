@@ -9,8 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -84,13 +84,18 @@ impl LogLine {
 /// The queue's near end. One per process, and one per test.
 #[derive(Debug)]
 pub(crate) struct LogSink {
-    sender: SyncSender<LogLine>,
+    /// Without a bound of its own, which would be an array for the longest queue: `pending_lines`
+    /// and `pending_bytes` hold it.
+    sender: Sender<LogLine>,
     shared: Arc<SinkShared>,
 }
 
 #[derive(Debug, Default)]
 struct SinkShared {
     file: ArcSwapOption<LogFile>,
+    /// Whether there is one. A thread that reads `file` is noted in a list that each change of any
+    /// such value walks, and threads of models need not be.
+    has_file: AtomicBool,
     /// Lines and bytes that are queued or being written.
     pending_lines: AtomicUsize,
     pending_bytes: AtomicUsize,
@@ -108,7 +113,7 @@ impl LogSink {
     /// Starts the writer thread. Where the system has no thread left, lines are written by their
     /// callers.
     pub(crate) fn start() -> LogSink {
-        let (sender, receiver) = sync_channel(LINES_MAX);
+        let (sender, receiver) = channel();
         let shared = Arc::new(SinkShared::default());
         let theirs = Arc::clone(&shared);
         // A failed spawn drops the receiver: `push` finds the channel disconnected.
@@ -120,8 +125,7 @@ impl LogSink {
 
     /// Queues `text`, one or more whole lines of `level`. Does not block.
     pub(crate) fn push(&self, level: LogLevel, text: String) {
-        let file = self.shared.file.load_full();
-        self.queue(StandardStream::of(level), file, text);
+        self.queue(StandardStream::of(level), self.shared.file(), text);
     }
 
     /// Queues `text` for the console, even where lines go to a file.
@@ -131,7 +135,9 @@ impl LogSink {
 
     /// All further lines go to `file`; without one, to the console.
     pub(crate) fn set_file(&self, file: Option<LogFile>) {
+        let has_file = file.is_some();
         self.shared.file.store(file.map(Arc::new));
+        self.shared.has_file.store(has_file, Ordering::Release);
     }
 
     pub(crate) fn path(&self) -> Option<String> {
@@ -195,19 +201,21 @@ impl LogSink {
         if lines > lines_max || total > bytes_max {
             return shared.drop_line(stream, bytes);
         }
-        match self.sender.try_send(LogLine { text, stream, file }) {
-            Ok(()) => {}
-            Err(TrySendError::Full(line)) => shared.drop_line(line.stream, bytes),
-            Err(TrySendError::Disconnected(line)) => {
-                // Nothing useful can be done where a line cannot be written.
-                let _ = write_to(&line, line.text.as_bytes());
-                shared.note_done(1, bytes);
-            }
+        if let Err(SendError(line)) = self.sender.send(LogLine { text, stream, file }) {
+            // Nothing useful can be done where a line cannot be written.
+            let _ = write_to(&line, line.text.as_bytes());
+            shared.note_done(1, bytes);
         }
     }
 }
 
 impl SinkShared {
+    /// Where lines go now, if not to the console.
+    fn file(&self) -> Option<Arc<LogFile>> {
+        let has_file = self.has_file.load(Ordering::Acquire);
+        has_file.then(|| self.file.load_full()).flatten()
+    }
+
     fn drop_line(&self, stream: StandardStream, bytes: usize) {
         self.unsaid[stream as usize].fetch_add(1, Ordering::Relaxed);
         self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -326,7 +334,7 @@ impl LogWriter {
             let notice = LogLine {
                 text: notice(count),
                 stream,
-                file: self.shared.file.load_full(),
+                file: self.shared.file(),
             };
             if write_to(&notice, notice.text.as_bytes()).is_err() {
                 self.shared.unsaid[stream as usize].fetch_add(count, Ordering::Relaxed);

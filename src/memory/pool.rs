@@ -12,8 +12,8 @@
 //! A pool of pinned memory has a [`PinnedSource`]. Where that has no room, blocks are of ordinary
 //! memory, and the pool does not keep them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -54,8 +54,8 @@ pub trait PinnedSource: Send + Sync {
 /// A recycler of blocks. Cheap to share; a block returns to its pool when dropped, on whatever
 /// thread.
 pub struct Pool {
-    classes: Vec<ArrayQueue<AlignedMemory>>,
-    owned: Vec<ArrayQueue<(Owner, AlignedMemory)>>,
+    classes: [FreeList<AlignedMemory>; CLASS_COUNT],
+    owned: [FreeList<(Owner, AlignedMemory)>; CLASS_COUNT],
     retained_bytes: AtomicUsize,
     retain_bytes_max: usize,
     /// None: its memory is ordinary.
@@ -74,15 +74,9 @@ impl Pool {
     }
 
     fn with(retain_bytes_max: usize, source: Option<Box<dyn PinnedSource>>) -> Arc<Pool> {
-        let classes = (0..CLASS_COUNT)
-            .map(|_| ArrayQueue::new(FREE_BLOCKS_MAX))
-            .collect();
-        let owned = (0..CLASS_COUNT)
-            .map(|_| ArrayQueue::new(OWNED_BLOCKS_MAX))
-            .collect();
         Arc::new(Pool {
-            classes,
-            owned,
+            classes: std::array::from_fn(|_| FreeList::new(FREE_BLOCKS_MAX)),
+            owned: std::array::from_fn(|_| FreeList::new(OWNED_BLOCKS_MAX)),
             retained_bytes: AtomicUsize::new(0),
             retain_bytes_max,
             source,
@@ -98,7 +92,7 @@ impl Pool {
         let Some((class, class_bytes)) = class_of(capacity) else {
             return Ok(None);
         };
-        let recycled = self.classes.get(class).and_then(ArrayQueue::pop);
+        let recycled = self.classes.get(class).and_then(FreeList::pop);
         let memory = match recycled {
             Some(memory) => {
                 self.retained_bytes
@@ -180,14 +174,14 @@ impl Pool {
             has_released = true;
         };
         // Each queue once round at the most: others give back meanwhile.
-        for queue in &self.classes {
-            (0..queue.capacity())
-                .map_while(|_| queue.pop())
+        for list in &self.classes {
+            (0..list.length_max)
+                .map_while(|_| list.pop())
                 .for_each(&mut released);
         }
-        for queue in &self.owned {
-            (0..queue.capacity())
-                .map_while(|_| queue.pop())
+        for list in &self.owned {
+            (0..list.length_max)
+                .map_while(|_| list.pop())
                 .for_each(|(_, memory)| released(memory));
         }
         has_released
@@ -227,7 +221,7 @@ impl Pool {
         if self.source.is_some() && !memory.is_pinned() {
             return;
         }
-        // Relaxed: an approximate bound; the queue itself orders the memory.
+        // Relaxed: an approximate bound; the list itself orders the memory.
         if self.retained_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.retain_bytes_max
             || !self.push_free(class, memory, owner)
         {
@@ -247,6 +241,43 @@ impl Pool {
             }
         };
         kept == Some(true)
+    }
+}
+
+/// Free blocks of one class. Its slots are made for the first block that comes back: all classes
+/// together have 800 KB of them, and most servers use few classes.
+struct FreeList<T> {
+    slots: OnceLock<ArrayQueue<T>>,
+    length_max: usize,
+}
+
+impl<T> FreeList<T> {
+    fn new(length_max: usize) -> FreeList<T> {
+        FreeList {
+            slots: OnceLock::new(),
+            length_max,
+        }
+    }
+
+    fn pop(&self) -> Option<T> {
+        self.slots.get()?.pop()
+    }
+
+    /// # Errors
+    /// Gives `block` back if there is no room.
+    fn push(&self, block: T) -> Result<(), T> {
+        let slots = match self.slots.get() {
+            Some(slots) => slots,
+            None => {
+                // Two threads may both make slots; nobody waits for the other's.
+                let _ = self.slots.set(ArrayQueue::new(self.length_max));
+                match self.slots.get() {
+                    Some(slots) => slots,
+                    None => return Err(block),
+                }
+            }
+        };
+        slots.push(block)
     }
 }
 

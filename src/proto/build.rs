@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 
 use prost_build::Config;
 use protox::prost::Message;
-use protox::prost_reflect::prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
+use protox::prost_reflect::prost_types::field_descriptor_proto::{Label, Type};
+use protox::prost_reflect::prost_types::{
+    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
+    FileDescriptorSet,
+};
 
 fn main() {
     let root = PathBuf::from("../../proto");
@@ -27,8 +31,11 @@ fn main() {
         // Comments and positions are of no use at run time.
         file.source_code_info = None;
     }
-    std::fs::write(output.join("descriptors.bin"), plain.encode_to_vec())
-        .expect("OUT_DIR is writable");
+    std::fs::write(
+        output.join("model_config.bin"),
+        model_config(&plain).encode_to_vec(),
+    )
+    .expect("OUT_DIR is writable");
     write_catalog(&plain, &output);
     Config::new()
         // Deterministic order in everything that is printed.
@@ -40,6 +47,37 @@ fn main() {
         ])
         .compile_fds(descriptors)
         .expect("the descriptors make Rust types");
+}
+
+/// What code that works by field name needs: `model_config.proto` and the one option that it has.
+///
+/// Entries of maps are marked by an option. Where a set does not say what messages' options are,
+/// prost-reflect makes descriptors of all of protobuf's own messages for it, which takes longer
+/// than these, and a megabyte.
+fn model_config(set: &FileDescriptorSet) -> FileDescriptorSet {
+    let map_entry = FieldDescriptorProto {
+        name: Some(String::from("map_entry")),
+        number: Some(7),
+        label: Some(Label::Optional.into()),
+        r#type: Some(Type::Bool.into()),
+        json_name: Some(String::from("mapEntry")),
+        ..FieldDescriptorProto::default()
+    };
+    let options = FileDescriptorProto {
+        name: Some(String::from("google/protobuf/descriptor.proto")),
+        package: Some(String::from("google.protobuf")),
+        message_type: vec![DescriptorProto {
+            name: Some(String::from("MessageOptions")),
+            field: vec![map_entry],
+            ..DescriptorProto::default()
+        }],
+        ..FileDescriptorProto::default()
+    };
+    let is_config = |file: &&FileDescriptorProto| file.name() == "model_config.proto";
+    let config = set.file.iter().find(is_config);
+    FileDescriptorSet {
+        file: vec![options, config.expect("it was compiled").clone()],
+    }
 }
 
 /// Writes the tables of `catalog.rs`, so that nothing of it is left to do at run time.

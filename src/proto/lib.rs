@@ -33,5 +33,6 @@ pub mod reflection {
     include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
 }
 
-/// The serialised `FileDescriptorSet` of all the files, for code that works by field name.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+/// The serialised `FileDescriptorSet` of `model_config.proto`, for code that works by field name.
+pub const MODEL_CONFIG_DESCRIPTORS: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/model_config.bin"));
