@@ -21,7 +21,7 @@ use conch_control::server::Server;
 use conch_engine::Error;
 use conch_frontend::{Frontend, FrontendOptions, ShardAffinity, TlsConfig};
 use conch_log as log;
-use conch_memory::{Reserve, SparseArray};
+use conch_memory::{Reserve, SparseArray, unused};
 use conch_net::signal::{self, Signals};
 
 use machine::MachineFacts;
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         eprintln!("CONCH_REFUSE_MEMORY: {error}");
         return ExitCode::FAILURE;
     }
+    unused::register(conch_memory::MIMALLOC);
     conch_net::limits::save_address_space();
     let arguments = match conch_cli::parse_command(std::env::args().skip(1), &environment) {
         Ok(Command::Serve(arguments)) => *arguments,
@@ -164,6 +165,8 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
         Ok(()) => log::info!("serving: {urls}"),
         Err(_) => log::warning!("no model is served, see the error above; listening: {urls}"),
     }
+    // What the start needed: this thread does nothing from here on.
+    unused::give_to_system();
     let number = watch
         .wait()
         .ok_or_else(|| String::from("error: signals cannot be read"))?;

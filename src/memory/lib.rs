@@ -4,7 +4,8 @@
 //! a frozen block or onto foreign memory; [`Pool`] recycles blocks by size class; [`Budget`] is the
 //! process-wide bound on bytes that requests may hold, with a share for each connection;
 //! [`SparseArray`] is an allocator that saves memory on buffers that are not used, and [`Reserve`]
-//! one for when the system has none; [`OutOfMemory`] is what everything else says then.
+//! one for when the system has none; [`OutOfMemory`] is what everything else says then; [`unused`]
+//! gives back what a thread has freed.
 //! [`SharedMapping`] maps memory of other processes, and [`fault`] keeps what they do to it from
 //! ending this one. All are usable from every thread; nothing here blocks or does I/O. Pinned
 //! memory and memory of GPUs come from the crate `cuda`; a [`MemoryPlace`] says which a view lies
@@ -18,6 +19,8 @@ mod arena;
 mod block;
 mod budget;
 pub mod fault;
+#[cfg(feature = "mimalloc")]
+mod mimalloc;
 mod place;
 mod pool;
 mod pooled;
@@ -31,8 +34,11 @@ mod share;
 mod shared;
 mod sparse;
 mod total;
+pub mod unused;
 mod view;
 
+#[cfg(feature = "mimalloc")]
+pub use self::mimalloc::MIMALLOC;
 pub use aligned_memory::AlignedMemory;
 pub use block::Block;
 pub use budget::{Budget, Charge};

@@ -1,5 +1,6 @@
 """The process: start, readiness, what it refuses to start with, signals and draining, memory, CPU, and model repositories."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -22,7 +23,7 @@ import server as servers
 import wire
 from case import KIND, ServerCase, conch_only, pack
 from repository import Repository, identity
-from waiting import until_equal
+from waiting import until, until_equal
 
 HERE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = os.environ.get("CONCH", str(servers.built("conch")))
@@ -361,6 +362,14 @@ class Signals(unittest.TestCase):
         sender.join(10)
 
 
+# Of a server with one model, 2 shards and no connections: 2.3 MB.
+OWN_BYTES_MAX = 4_000_000
+# Of a model: 120 KB.
+MODEL_BYTES_MAX = 180_000
+# Of a connection: 5 KB.
+CONNECTION_BYTES_MAX = 8_000
+
+
 @conch_only
 class Footprint(ServerCase):
     """What an idle server costs, and that load leaves nothing behind. Figures hold for the release profile too."""
@@ -379,6 +388,40 @@ class Footprint(ServerCase):
     def test_idle_memory(self):
         with servers.Server(self.repository) as server:
             self.assertLess(server.resident_bytes(), 25_000_000)
+
+    def own_bytes(self, server):
+        """Memory that the process has for itself: without pages of files, which depend on how far the kernel reads ahead."""
+        rollup = pathlib.Path(f"/proc/{server.pid}/smaps_rollup").read_text()
+        return 1024 * int(re.search(r"\nAnonymous:\s+(\d+) kB", rollup)[1])
+
+    def test_own_memory(self):
+        with servers.Server(self.repository, "--shards=2") as server:
+            until(lambda: self.own_bytes(server), "what the start needed is given back", 10, lambda size: size < OWN_BYTES_MAX)
+
+    def test_memory_of_models(self):
+        """What a model without requests takes: its thread, its queue, its configuration and its names."""
+        repository = Repository()
+        self.addCleanup(repository.close)
+        sizes = []
+        for count in (20, 220):
+            for number in range(count):
+                repository.model(f"model_{number:03}", identity(batch=8))
+            with servers.Server(repository, "--shards=2") as server:
+                sizes.append(self.own_bytes(server))
+        self.assertLess((sizes[1] - sizes[0]) / 200, MODEL_BYTES_MAX)
+
+    def test_memory_of_connections(self):
+        """What a connection takes that has had an answer and rests."""
+        with servers.Server(self.repository, "--shards=2") as server, contextlib.ExitStack() as links:
+            def rest(count):
+                for _ in range(count):
+                    link = links.enter_context(socket.create_connection(("127.0.0.1", server.ports["http"])))
+                    link.sendall(b"GET /v2/models/identity/ready HTTP/1.1\r\nHost: test\r\n\r\n")
+                    self.assertIn(b"200 OK", link.recv(1 << 16))
+            rest(200)  # what the first few need is not theirs
+            before = self.own_bytes(server)
+            rest(1000)
+            self.assertLess((self.own_bytes(server) - before) / 1000, CONNECTION_BYTES_MAX)
 
     def test_idle_cpu(self):
         before, begun = self.server.cpu_seconds(), time.monotonic()

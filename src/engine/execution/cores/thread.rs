@@ -83,6 +83,7 @@ pub(super) fn run(
     let driver = StreamDriver::of(&start, specs.first());
     // The samples' bytes are needed no more.
     drop(start);
+    conch_memory::unused::give_to_threads();
     match index {
         Some(index) if ordered.recv().is_ok() => {
             let worker = queue.worker(index, Spin::up_to(spin_max_ns));
