@@ -9,12 +9,13 @@
 use std::future::poll_fn;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use conch_bench::arguments::Arguments;
 use conch_executor::{LocalExecutor, Options, Timer, spawn};
+use futures_util::task::AtomicWaker;
 
 const USAGE: &str = "executor-soak [--wakes=100000000] [--tasks=64] [--seed=1]";
 const THREAD_COUNT: usize = 2;
@@ -25,33 +26,29 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct Sleeper {
     is_woken: AtomicBool,
-    waker: Mutex<Option<Waker>>,
+    waker: AtomicWaker,
 }
 
 impl Sleeper {
     fn wake(&self) {
         // Release: the sleeper sees what was done before.
         self.is_woken.store(true, Ordering::Release);
-        let waker = self.waker.lock().expect("nobody panics").take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.waker.wake();
     }
 
     async fn sleep(&self) {
         poll_fn(|context| {
-            let mut waker = self.waker.lock().expect("nobody panics");
-            if self.is_woken.swap(false, Ordering::Acquire) {
-                return Poll::Ready(());
+            self.waker.register(context.waker());
+            match self.is_woken.swap(false, Ordering::Acquire) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
             }
-            *waker = Some(context.waker().clone());
-            Poll::Pending
         })
         .await;
     }
 }
 
-struct Plan {
+struct SoakSettings {
     wakes: u64,
     tasks: u64,
     seed: u64,
@@ -66,18 +63,18 @@ fn random(state: &mut u64) -> u64 {
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_process(USAGE);
-    let plan = Plan {
+    let settings = SoakSettings {
         wakes: arguments.take("wakes", 100_000_000),
         tasks: arguments.take("tasks", 64),
         seed: arguments.take("seed", 1),
     };
     arguments.finish();
-    let wakes = plan.wakes;
+    let wakes = settings.wakes;
     let done = Arc::new(AtomicU64::new(0));
     let begun = Instant::now();
     let running = std::thread::spawn({
         let done = Arc::clone(&done);
-        move || run(&plan, &done)
+        move || run(&settings, &done)
     });
     let (mut last, mut since) = (0, Instant::now());
     while !running.is_finished() {
@@ -99,25 +96,25 @@ fn main() -> ExitCode {
 }
 
 /// Runs tasks until they were woken so often. How often the thread slept.
-fn run(plan: &Plan, done: &Arc<AtomicU64>) -> u64 {
+fn run(settings: &SoakSettings, done: &Arc<AtomicU64>) -> u64 {
     let threads: Vec<_> = (0..THREAD_COUNT as u64)
         .map(|number| {
             let (sender, receiver) = mpsc::channel::<Arc<Sleeper>>();
-            let seed = plan.seed * 7919 + number + 1;
+            let seed = settings.seed * 7919 + number + 1;
             std::thread::spawn(move || wake_all(&receiver, seed));
             sender
         })
         .collect();
     let executor = LocalExecutor::new(&Options::default()).expect("io_uring is needed");
     let root = Arc::new(Sleeper::default());
-    let open = Arc::new(AtomicU64::new(plan.tasks));
-    let each = plan.wakes / plan.tasks;
+    let open = Arc::new(AtomicU64::new(settings.tasks));
+    let each = settings.wakes / settings.tasks;
     let ran = executor.run(async {
-        for number in 0..plan.tasks {
+        for number in 0..settings.tasks {
             let (threads, done) = (threads.clone(), Arc::clone(done));
             let (open, root) = (Arc::clone(&open), Arc::clone(&root));
-            let count = each + u64::from(number < plan.wakes % plan.tasks);
-            let seed = plan.seed * 104_729 + number + 1;
+            let count = each + u64::from(number < settings.wakes % settings.tasks);
+            let seed = settings.seed * 104_729 + number + 1;
             let task = async move {
                 be_woken(count, seed, &threads, &done).await;
                 open.fetch_sub(1, Ordering::Release);

@@ -70,17 +70,8 @@ static void on_response(TRITONSERVER_InferenceResponse* response, const uint32_t
   struct Call* call = userp;
   EXPECT(response != NULL && flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL);
   OK(TS(InferenceResponseError)(response));
-  const char* name;
-  TRITONSERVER_DataType data_type;
-  const int64_t* shape;
-  uint64_t rank;
-  const void* base;
-  size_t bytes;
-  TRITONSERVER_MemoryType type;
-  int64_t id;
-  void* buffer_userp;
-  OK(TS(InferenceResponseOutput)(response, 0, &name, &data_type, &shape, &rank, &base, &bytes, &type, &id, &buffer_userp));
-  EXPECT(bytes == sizeof call->input && memcmp(base, call->input, bytes) == 0);
+  struct Output output = output_of(response, 0);
+  EXPECT(output.bytes == sizeof call->input && memcmp(output.base, call->input, output.bytes) == 0);
   OK(TS(InferenceResponseDelete)(response));
   leave(call);
 }

@@ -1,39 +1,33 @@
 //! The other thread, which looks at requests.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::Poll;
 
-/// A request's place: whether it was looked at, and who waits for that.
+use futures_util::task::AtomicWaker;
+
+/// A request with the other thread.
 #[derive(Default)]
-struct Place(Mutex<(bool, Option<Waker>)>);
-
-impl Place {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (bool, Option<Waker>)> {
-        self.0.lock().expect("nobody panics")
-    }
+struct HandOff {
+    is_done: AtomicBool,
+    waker: AtomicWaker,
 }
 
 /// The way to the other thread, if there is one.
 #[derive(Clone)]
-pub(crate) struct Worker(Option<mpsc::Sender<Arc<Place>>>);
+pub(crate) struct Worker(Option<mpsc::Sender<Arc<HandOff>>>);
 
 impl Worker {
     pub(crate) fn start(is_there: bool) -> Worker {
         if !is_there {
             return Worker(None);
         }
-        let (sender, receiver) = mpsc::channel::<Arc<Place>>();
+        let (sender, receiver) = mpsc::channel::<Arc<HandOff>>();
         std::thread::spawn(move || {
-            for place in receiver {
-                let waker = {
-                    let mut state = place.lock();
-                    state.0 = true;
-                    state.1.take()
-                };
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
+            for hand_off in receiver {
+                hand_off.is_done.store(true, Ordering::Release);
+                hand_off.waker.wake();
             }
         });
         Worker(Some(sender))
@@ -42,16 +36,15 @@ impl Worker {
     /// Has the other thread look at a request.
     pub(crate) async fn look(&self) {
         let Some(sender) = &self.0 else { return };
-        let place = Arc::new(Place::default());
-        let sent = sender.send(Arc::clone(&place));
+        let hand_off = Arc::new(HandOff::default());
+        let sent = sender.send(Arc::clone(&hand_off));
         sent.expect("the thread lives as long as its senders");
         poll_fn(|context| {
-            let mut state = place.lock();
-            if state.0 {
-                return Poll::Ready(());
+            hand_off.waker.register(context.waker());
+            match hand_off.is_done.load(Ordering::Acquire) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
             }
-            state.1 = Some(context.waker().clone());
-            Poll::Pending
         })
         .await;
     }

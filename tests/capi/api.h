@@ -92,3 +92,23 @@ static inline TRITONSERVER_Server* api_start(const char* id, const char* reposit
   OK(TS(ServerOptionsDelete)(options));
   return server;
 }
+
+// An output of a response, as the server tells it.
+struct Output {
+  const char* name;
+  TRITONSERVER_DataType data_type;
+  const int64_t* shape;
+  uint64_t rank;
+  const void* base;
+  size_t bytes;
+  TRITONSERVER_MemoryType memory_type;
+  int64_t memory_type_id;
+  void* userp;
+};
+
+static inline struct Output output_of(TRITONSERVER_InferenceResponse* response, uint32_t index) {
+  struct Output output;
+  OK(TS(InferenceResponseOutput)(response, index, &output.name, &output.data_type, &output.shape, &output.rank, &output.base, &output.bytes,
+                                 &output.memory_type, &output.memory_type_id, &output.userp));
+  return output;
+}

@@ -132,20 +132,11 @@ static void repeat(const char* model, TRITONSERVER_DataType data_type, int64_t e
   TRITONSERVER_InferenceRequest* request = request_of(model, data_type, elements, base, bytes, &grants, &wait, handle);
   TRITONSERVER_InferenceResponse* response = run(server, request, &wait, NULL);
   OK(TS(InferenceResponseError)(response));
-  const char* name;
-  TRITONSERVER_DataType type;
-  const int64_t* shape;
-  uint64_t rank;
-  const void* result;
-  size_t length;
-  TRITONSERVER_MemoryType memory;
-  int64_t id;
-  void* userp;
-  OK(TS(InferenceResponseOutput)(response, 0, &name, &type, &shape, &rank, &result, &length, &memory, &id, &userp));
-  EXPECT(length == bytes && grants.allocs == 1 && userp == &grants);
-  EXPECT((int)memory == (granted < 0 ? asked : granted) && (int)grants.asked == asked);
+  struct Output answer = output_of(response, 0);
+  EXPECT(answer.bytes == bytes && grants.allocs == 1 && answer.userp == &grants);
+  EXPECT((int)answer.memory_type == (granted < 0 ? asked : granted) && (int)grants.asked == asked);
   char copy[BYTES];
-  device_copy(copy, result, bytes);
+  device_copy(copy, answer.base, bytes);
   EXPECT(memcmp(copy, expected, bytes) == 0);
   if (input >= 0) {
     EXPECT(*(const int64_t*)parameter(response, "input_memory") == input);

@@ -67,20 +67,11 @@ static void on_release(TRITONSERVER_InferenceRequest* request, const uint32_t fl
 }
 
 static void expect_output(TRITONSERVER_InferenceResponse* response, const struct Call* call, uint32_t index) {
-  const char* name;
-  TRITONSERVER_DataType data_type;
-  const int64_t* shape;
-  uint64_t rank;
-  const void* base;
-  size_t bytes;
-  TRITONSERVER_MemoryType type;
-  int64_t id;
-  void* buffer_userp;
-  OK(TS(InferenceResponseOutput)(response, index, &name, &data_type, &shape, &rank, &base, &bytes, &type, &id, &buffer_userp));
-  EXPECT(rank == 1 && shape[0] == VALUES && bytes == sizeof call->input && buffer_userp == base);
-  int sign = !adds ? 0 : strcmp(name, "OUTPUT0") == 0 ? 1 : -1;
+  struct Output output = output_of(response, index);
+  EXPECT(output.rank == 1 && output.shape[0] == VALUES && output.bytes == sizeof call->input && output.userp == output.base);
+  int sign = !adds ? 0 : strcmp(output.name, "OUTPUT0") == 0 ? 1 : -1;
   for (int place = 0; place < VALUES; place++) {
-    EXPECT(((const float*)base)[place] == call->input[place] + (float)sign * call->other[place]);
+    EXPECT(((const float*)output.base)[place] == call->input[place] + (float)sign * call->other[place]);
   }
 }
 

@@ -128,19 +128,11 @@ static inline void expect_four(TRITONSERVER_InferenceResponse* response, struct 
   uint32_t count;
   OK(TS(InferenceResponseOutputCount)(response, &count));
   EXPECT(count == 1);
-  const char* name;
-  TRITONSERVER_DataType data_type;
-  const int64_t* shape;
-  uint64_t rank;
-  const void* base;
-  size_t bytes;
-  TRITONSERVER_MemoryType type;
-  int64_t id;
-  void* userp;
-  OK(TS(InferenceResponseOutput)(response, 0, &name, &data_type, &shape, &rank, &base, &bytes, &type, &id, &userp));
-  EXPECT(strcmp(name, "OUTPUT0") == 0 && data_type == TRITONSERVER_TYPE_FP32 && rank == 1 && shape[0] == 4);
-  EXPECT(bytes == sizeof four && memcmp(base, four, bytes) == 0 && type == TRITONSERVER_MEMORY_CPU_PINNED && id == 3);
-  EXPECT(userp == notes);
+  struct Output output = output_of(response, 0);
+  EXPECT(strcmp(output.name, "OUTPUT0") == 0 && output.data_type == TRITONSERVER_TYPE_FP32 && output.rank == 1 && output.shape[0] == 4);
+  EXPECT(output.bytes == sizeof four && memcmp(output.base, four, output.bytes) == 0);
+  EXPECT(output.memory_type == TRITONSERVER_MEMORY_CPU_PINNED && output.memory_type_id == 3);
+  EXPECT(output.userp == notes);
 }
 
 // The value of a response's parameter, which must be there.

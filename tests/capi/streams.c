@@ -55,19 +55,10 @@ static bool number_of(TRITONSERVER_InferenceResponse* response, const char* want
   uint32_t count;
   OK(TS(InferenceResponseOutputCount)(response, &count));
   for (uint32_t index = 0; index < count; index++) {
-    const char* name;
-    TRITONSERVER_DataType data_type;
-    const int64_t* shape;
-    uint64_t rank;
-    const void* base;
-    size_t bytes;
-    TRITONSERVER_MemoryType type;
-    int64_t id;
-    void* userp;
-    OK(TS(InferenceResponseOutput)(response, index, &name, &data_type, &shape, &rank, &base, &bytes, &type, &id, &userp));
-    if (strcmp(name, wanted) != 0) continue;
-    EXPECT(bytes == sizeof *number);
-    memcpy(number, base, bytes);
+    struct Output output = output_of(response, index);
+    if (strcmp(output.name, wanted) != 0) continue;
+    EXPECT(output.bytes == sizeof *number);
+    memcpy(number, output.base, output.bytes);
     return true;
   }
   return false;
