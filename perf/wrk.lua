@@ -1,13 +1,9 @@
--- Posts one body again and again; prints what perf/compare reads. BODY: file, JSON_BYTES: length of the JSON in front of tensors,
--- HEADERS: more headers, one "Name: value" per line.
+-- Posts one body again and again; prints what loading.py reads. BODY: file, HEADERS: more headers, one "Name: value" per line.
 local file = assert(io.open(os.getenv("BODY"), "rb"))
 wrk.method = "POST"
 wrk.body = file:read("*a")
 file:close()
 wrk.headers["Content-Type"] = "application/octet-stream"
-if os.getenv("JSON_BYTES") then
-  wrk.headers["Inference-Header-Content-Length"] = os.getenv("JSON_BYTES")
-end
 for name, value in (os.getenv("HEADERS") or ""):gmatch("([^:\n]+): ([^\n]+)") do
   wrk.headers[name] = value
 end
