@@ -1,7 +1,8 @@
 """Host memory against CUDA shared memory, on one server and one identity model whose instance runs on a GPU.
 
 Each size goes over HTTP (binary tensors) and gRPC, with the tensors in the bodies ("host") and in CUDA shared memory ("cuda"). The
-CPU of a request is the server's own, user and system, from /proc/PID/stat. `load` of bench/ drives it, in a closed loop.
+CPU of a request is the server's own, user and system, from /proc/PID/stat; beside it what of that the thread of the GPU took (it polls while
+batches are in flight) and what the network threads took. `load` of bench/ drives it, in a closed loop.
 With --double it runs against the double of the driver: that shows that the program works, and no figure of it means anything."""
 
 import argparse
@@ -35,6 +36,18 @@ def request(protocol, place, count):
     return http_binary(count) if protocol == "http" else grpc_binary(count)
 
 
+def thread_seconds(pid):
+    """CPU of the threads that drive GPUs, and of the network threads: {"core": ..., "shard": ...}."""
+    seconds = {"core": 0.0, "shard": 0.0}
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        name = machine.text_of(task / "comm")
+        kind = "shard" if name.startswith("shard-") else "core" if name.startswith("gpu-") else None
+        if kind:
+            fields = machine.text_of(task / "stat").rpartition(")")[2].split()
+            seconds[kind] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
 def measure(server, array, options):
     from loading import Load
     client_cpus = machine.halves()[1][:1]
@@ -46,9 +59,11 @@ def measure(server, array, options):
                     array.write(bytes(4 * count), 4 * count)
                 with Load(server.address(protocol), protocol, request(protocol, place, count), connections=connections) as load:
                     load.run(options.warm_up_seconds, client_cpus)
-                    before = server.cpu_seconds()
+                    before, threads = server.cpu_seconds(), thread_seconds(server.pid)
                     row = load.run(options.seconds, client_cpus)
-                    row["cpu_us"] = (server.cpu_seconds() - before) * 1e6 / max(row["requests"], 1)
+                    scale = 1e6 / max(row["requests"], 1)
+                    row["cpu_us"] = (server.cpu_seconds() - before) * scale
+                    row.update({f"{kind}_us": (after - threads[kind]) * scale for kind, after in thread_seconds(server.pid).items()})
                 if place == "cuda" and array.read(4 * count, 4 * count) != tensor(count):
                     row["failed"] += 1
                     row["reasons"].append("the output in CUDA shared memory is wrong")
@@ -57,8 +72,8 @@ def measure(server, array, options):
 
 def report(rows):
     """The table, each row of CUDA shared memory with its ratios to the row of the host before it."""
-    print("| tensor | protocol | memory | requests/s | CPU us/request | CPU cuda/host | requests/s cuda/host | failed |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| tensor | protocol | memory | requests/s | CPU us/request | GPU's thread | network threads | CPU cuda/host | requests/s cuda/host | failed |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     before = None
     for row in rows:
         ratios = "- | -"
@@ -67,7 +82,7 @@ def report(rows):
             row["rate_ratio"] = row["requests_per_second"] / before["requests_per_second"]
             ratios = f"{row['cpu_ratio']:.2f} | {row['rate_ratio']:.2f}"
         print(f"| {row['size']} | {row['protocol']} | {row['place']} | {row['requests_per_second']:.0f} | {row['cpu_us']:.1f} |"
-              f" {ratios} | {row['failed']} |")
+              f" {row['core_us']:.1f} | {row['shard_us']:.1f} | {ratios} | {row['failed']} |")
         before = row
 
 

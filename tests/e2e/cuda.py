@@ -130,6 +130,13 @@ class Driver:
         self.call("cuCtxSetCurrent", self.contexts[device])
 
 
+def device_count():
+    """The devices that the driver tells this process of."""
+    count = ctypes.c_int()
+    Driver.load().call("cuDeviceGetCount", ctypes.byref(count))
+    return count.value
+
+
 class DeviceArray:
     """Bytes in the memory of a device; freed when closed."""
 

@@ -81,7 +81,7 @@ class GpuScript(unittest.TestCase):
         results = json.loads((self.folder / "results/results.json").read_text())
         self.assertEqual({name: step["outcome"] for name, step in results["steps"].items()},
                          {"identity": "ok", "timeline": "ok", "perf_analyzer": "skipped"})
-        self.assertTrue((self.folder / "results/timeline/in-flight-4.svg").exists())
+        self.assertTrue((self.folder / "results/timeline/cuda-in-flight-4.svg").exists())
         self.assertTrue(results["double"])
         self.assertEqual(results["machine"]["kernel"], platform.release())
         self.assertGreater(results["steps"]["identity"]["figures"]["count"], 0)

@@ -85,6 +85,10 @@ class GpuCase(ServerCase):
         status, _, reply = self.infer(body, model=model)
         return status, json.loads(reply)
 
+    def devices(self):
+        """The numbers of the server's devices."""
+        return list(range(cuda.device_count() if cuda.IS_REAL else self.settings["devices"]))
+
     def instances(self, model):
         return self.server.get_json(f"/v2/models/{model}/config")["instance_group"]
 
@@ -95,7 +99,7 @@ class Devices(GpuCase):
 
     def test_groups_get_their_gpus(self):
         group, = self.instances("gpu")
-        self.assertEqual((group["kind"], group["gpus"], group["count"]), ("KIND_GPU", [0, 1], 1))
+        self.assertEqual((group["kind"], group["gpus"], group["count"]), ("KIND_GPU", self.devices(), 1))
         group, = self.instances("identity")
         self.assertEqual((group["kind"], group["gpus"]), ("KIND_CPU", []))
 
@@ -112,7 +116,7 @@ class Devices(GpuCase):
                 until(lambda: server.get("/v2/models/auto/ready")[0] == 200, "model auto is ready")
                 reasons = {row["name"]: row.get("reason", "") for row in json.loads(server.post_json("/v2/repository/index", {})[1])}
                 self.assertIn("instance group far_0 of model far specifies invalid or unsupported gpu id 7. GPUs with at least the "
-                              "minimum required CUDA compute compatibility of 6.000000 are: 0, 1", reasons["far"])
+                              f"minimum required CUDA compute compatibility of 6.000000 are: {', '.join(map(str, self.devices()))}", reasons["far"])
                 group, = server.get_json("/v2/models/auto/config")["instance_group"]
                 self.assertEqual(group["kind"], "KIND_GPU")
 

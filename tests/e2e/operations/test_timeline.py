@@ -1,5 +1,6 @@
 """perf/timeline on the double of the driver: what its traces say of batches in flight and of batches one at a time."""
 
+import itertools
 import json
 import pathlib
 import subprocess
@@ -26,14 +27,15 @@ class Timeline(unittest.TestCase):
             done = subprocess.run([sys.executable, str(PROGRAM), "--double", "--in-flight=4", "--seconds=1", f"--svg={place}",
                                    f"--json={place / 'rows.json'}"], capture_output=True, text=True, timeout=120, check=False)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            rows = {row["instance"]: row for row in json.loads((place / "rows.json").read_text())["rows"]}
+            rows = {(row["memory"], row["instance"]): row for row in json.loads((place / "rows.json").read_text())["rows"]}
             drawings = {path.name: xml.etree.ElementTree.parse(path).getroot() for path in place.glob("*.svg")}
-        self.assertEqual(set(rows), {"in flight", "blocking"})
-        self.assertEqual([row["failed"] for row in rows.values()], [0, 0])
+        self.assertEqual(set(rows), set(itertools.product(("host", "cuda"), ("in flight", "blocking"))))
+        self.assertEqual([row["failed"] for row in rows.values()], [0] * 4)
         # What overlaps is the order of work, not its speed.
-        self.assertGreater(rows["in flight"]["overlap"], 0)
-        self.assertEqual(rows["blocking"]["overlap"], 0)
-        self.assertEqual(set(drawings), {"in-flight-4.svg", "blocking-4.svg"})
+        for memory in ("host", "cuda"):
+            self.assertGreater(rows[memory, "in flight"]["overlap"], 0)
+            self.assertEqual(rows[memory, "blocking"]["overlap"], 0)
+        self.assertEqual(set(drawings), {f"{memory}-{kind}-4.svg" for memory in ("host", "cuda") for kind in ("in-flight", "blocking")})
         for name, root in drawings.items():
             bars = [bar for bar in root.iter("{http://www.w3.org/2000/svg}rect") if bar.get("class", "").startswith("stage")]
             self.assertGreater(len(bars), 3 + 3 * 2, f"{name} has bars of several batches beside the legend")
