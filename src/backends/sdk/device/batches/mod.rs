@@ -22,7 +22,7 @@ use conch_memory::MemoryPlace;
 
 use super::allocator::DeviceAllocator;
 use super::pending::PendingWork;
-use super::stream::DeviceStream;
+use super::stream::{DeviceStream, StreamHandle};
 use super::timeline::DeviceClock;
 use crate::clock::monotonic_ns;
 use crate::{DetachedBatch, Error, Request, Response};
@@ -42,6 +42,8 @@ pub struct DeviceBatches<S = ()> {
     order: VecDeque<usize>,
     allocator: DeviceAllocator,
     place: MemoryPlace,
+    /// Of the device, which is made current once for all calls of a batch.
+    stream: StreamHandle,
     /// Of all slots, so that their times are in order.
     clock: DeviceClock,
 }
@@ -65,6 +67,7 @@ impl<S> DeviceBatches<S> {
             order: VecDeque::new(),
             allocator: stream.allocator.clone(),
             place: stream.place(),
+            stream: stream.handle(),
             clock: clock.map_err(|error| stream.refusal(&error))?,
         })
     }
@@ -103,6 +106,8 @@ impl<S> DeviceBatches<S> {
         plan: impl for<'m> FnOnce(&'m mut S, &mut DeviceWork<'m>) -> Result<(), Error>,
     ) {
         let enqueued_ns = monotonic_ns();
+        // What fails here fails in each call as well, and is told there.
+        let _current = self.stream.current();
         let newest = self.order.back().and_then(|index| self.slots.get(*index));
         let newest = newest.and_then(|slot| slot.in_flight.as_ref());
         let not_before_ns = newest.map_or(0, |newest| newest.due_ns).max(enqueued_ns);
@@ -143,6 +148,7 @@ impl<S> DeviceBatches<S> {
     /// Answers the batches that the device is done with, in order; returns how many are in flight.
     /// Does not wait.
     pub fn poll(&mut self) -> usize {
+        let _current = self.stream.current();
         while let Some(slot) = self.order.front().and_then(|at| self.slots.get_mut(*at)) {
             let Some((outcome, now_ns)) = slot.poll() else {
                 break;
