@@ -1,6 +1,7 @@
 """The programs of perf/engines: each drives one engine through its own interface. What they are asked is said in perf/engines/loop.h."""
 
 import hashlib
+import os
 import pathlib
 import subprocess
 import sys
@@ -36,10 +37,14 @@ def run(command, **more):
 
 
 def compiled(name, *options):
-    """The program of `name`, a file of perf/engines, compiled with these options."""
+    """The program of `name`, a file of perf/engines, compiled with these options; or as it lies in the folder $PERF_PROGRAMS, for machines without
+    a compiler."""
     source = SOURCES / name
+    there = pathlib.Path(os.environ.get("PERF_PROGRAMS", "")) / source.stem
+    if os.environ.get("PERF_PROGRAMS") and there.exists():
+        return there
     compiler = ["cc", "-O2"] if source.suffix == ".c" else ["g++", "-O2", "-std=c++20"]
-    key = source.read_text() + (SOURCES / "loop.h").read_text() + " ".join(map(str, options))
+    key = source.read_text() + "".join(file.read_text() for file in sorted(SOURCES.glob("*.h"))) + " ".join(map(str, options))
     return made(key, source.stem, lambda path: run([*compiler, source, "-o", path, *options, "-ldl", "-pthread"]))
 
 

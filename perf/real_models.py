@@ -41,14 +41,14 @@ def minilm():
                                 lambda path: path.write_bytes(sentence_encoder.encoder(weights)))
 
 
-def resnet18(path):
-    """Writes it: 7 x 7 and a maximum, four stages of two blocks, the mean, 1,000 classes. Batch normalisations are folded into the weights, as
-    exporters for inference do."""
-    chance, nodes, constants = numpy.random.default_rng(18), [], []
+def resnet18_graph():
+    """Its nodes and its weights by name: 7 x 7 and a maximum, four stages of two blocks, the mean, 1,000 classes. Batch normalisations are folded
+    into the weights, as exporters for inference do."""
+    chance, nodes, weights = numpy.random.default_rng(18), [], {}
 
     def weight(name, *shape):
         fan_in = numpy.prod(shape[1:]) if len(shape) > 1 else 100
-        constants.append(onnx_model.weight(name, chance.normal(0, (2 / fan_in) ** 0.5, shape).astype(numpy.float32)))
+        weights[name] = chance.normal(0, (2 / fan_in) ** 0.5, shape).astype(numpy.float32)
         return name
 
     def convolution(source, into, outputs, inputs, size, stride):
@@ -73,9 +73,20 @@ def resnet18(path):
             hidden, width = add("Relu", [halved], f"{name}_r"), outputs
     flat = add("Flatten", [add("GlobalAveragePool", [hidden], "mean")], "flat", axis=1)
     nodes.append(onnx_model.node("Gemm", [flat, weight("classes_w", 1000, 512), weight("classes_b", 1000)], ["scores"], transB=1))
-    constants.append(onnx_model.constant("half", [0.5], onnx_model.FLOAT))
+    return nodes, weights
+
+
+def resnet18(path):
+    nodes, weights = resnet18_graph()
+    constants = [*(onnx_model.weight(name, array) for name, array in weights.items()), onnx_model.constant("half", [0.5], onnx_model.FLOAT)]
     path.write_bytes(onnx_model.model([("image", onnx_model.FLOAT, ("n", 3, 224, 224))], [("scores", onnx_model.FLOAT, ("n", 1000))],
                                       nodes, constants))
+
+
+def resnet18_weights(path):
+    """Writes them for other frameworks."""
+    with path.open("wb") as file:
+        numpy.savez(file, **resnet18_graph()[1])
 
 
 def magika_arrays():
