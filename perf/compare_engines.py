@@ -41,6 +41,11 @@ def told(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def answered(server, model):
+    """Requests to the model that the server has answered well."""
+    return server.statistics(model.name)["inference_stats"]["success"]["count"]
+
+
 class Comparison:
     """The measured rows, those of the bare loops, and what came of engines that have none."""
 
@@ -71,12 +76,16 @@ class Comparison:
                 continue
             try:
                 engine = kind(self.options, place)
-                models = [self.model(name) for name in kind.models if name in self.options.models]
-                files = {model.name: engine.files(model) for model in models}
             except Refused as refused:
-                self.left_out[kind.name] = str(refused)
-                told(f"left out: {kind.name}: {refused}")
+                self.leave_out(kind.name, refused)
                 continue
+            models, files = [], {}
+            for model in map(self.model, (name for name in kind.models if name in self.options.models)):
+                try:
+                    files[model.name] = engine.files(model)
+                    models.append(model)
+                except Refused as refused:
+                    self.leave_out(f"{kind.name} {model.name}", refused)
             begun = time.monotonic()
             try:
                 for model in models:
@@ -88,6 +97,10 @@ class Comparison:
                 self.broken[kind.name] = next((line for line in lines if "failed to load" in line), lines[0])
                 told(f"failed: {kind.name}: {error}")
             told(f"{kind.name}: {time.monotonic() - begun:.0f} s")
+
+    def leave_out(self, what, refused):
+        self.left_out[what] = str(refused)
+        told(f"left out: {what}: {refused}")
 
     @staticmethod
     def model(name):
@@ -158,7 +171,9 @@ class Comparison:
                 flags.append(f"--cuda-memory-pool-byte-size=0:{1 << 29}")
             prefix = [*machine.bound_to(self.server_cpus), *map(str, engine.outside())]
             with cuda.DeviceArray(size) as array, servers.Server(repository.path, *flags, prefix=prefix, ready_within=120) as server:
-                told("\n".join(line for line in server.lines if "in flight" in line))
+                for line in server.lines:
+                    if "in flight" in line:
+                        told(line)
                 body = {"raw_handle": {"b64": base64.b64encode(array.handle()).decode()}, "byte_size": size, "device_id": 0}
                 status, reply = server.post_json(region.path("register", batch_requests.REGION, "cuda"), body)
                 if status != 200:
@@ -176,17 +191,18 @@ class Comparison:
         what = f"{engine.name} {model.name}, {batch} rows over {request.way}"
         self.check(what, model, request.ask(server))
         clients = self.client_cpus[:self.options.clients]
-        with Load(server.address(request.protocol), request.protocol, request.body, model.name, max(1, self.options.connections // len(clients))) as load:
-            load.run(self.options.warm_up_seconds, clients)
-            before = machine.cpu_ns(server.pid)
+        with Load(server.address(request.protocol), request.protocol, request.body, model.name, max(1, self.options.connections // len(clients)),
+                  warm_up_s=self.options.warm_up_seconds) as load:
+            before = machine.cpu_ns(server.pid), answered(server, model)
             seen = load.run(self.options.seconds, clients)
-            spent = machine.cpu_ns(server.pid) - before
+            # Of the warm-up too.
+            spent, count = machine.cpu_ns(server.pid) - before[0], answered(server, model) - before[1]
         if request.way == "http cuda":
             # What lies there is the last answer of many.
             self.check(what, model, request.ask(server))
         row = {"engine": engine.name, "model": model.name, "batch": batch, "way": request.way, "rows_per_second": batch * seen["requests_per_second"],
                "batches_per_second": seen["requests_per_second"], "p50_us": seen["p50_us"], "p99_us": seen["p99_us"],
-               "cpu_us": spent / 1000 / max(seen["requests"], 1), "failed": seen["failed"], "reasons": seen["reasons"],
+               "cpu_us": spent / 1000 / max(count, 1), "failed": seen["failed"], "reasons": seen["reasons"],
                "ratio": batch * seen["requests_per_second"] / self.best_bare(engine, model, batch, WAYS[request.way])}
         self.rows.append(row)
         told(f"served {engine.name:11} {model.name:8} {batch:2} {request.way:9} {row['ratio']:6.2f} of bare {row['rows_per_second']:9.0f} rows/s"
