@@ -8,7 +8,8 @@ use conch_cuda::{CudaError, Device, Event, Stream};
 use crate::Request;
 use crate::clock::monotonic_ns;
 
-/// Marks in the streams of a batch: where its work begins, and where each stage ends.
+/// Marks in the streams of a batch: where its work begins, and where each stage ends. A mark with a
+/// time costs the CPU about as much as a copy, so stages without copies have none.
 pub(super) struct StageMarks {
     pub(super) begin: Event,
     /// Its computation begins.
@@ -28,6 +29,14 @@ impl StageMarks {
             staged_out: Event::timed(device)?,
         })
     }
+}
+
+/// Which stages of a batch have marks. One without takes no time: computation begins with the batch,
+/// or ends with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MarkedStages {
+    pub(super) staged_in: bool,
+    pub(super) computed: bool,
 }
 
 /// When the work of a batch began on its device and its stages ended, ns on the clock of
@@ -106,6 +115,7 @@ impl DeviceClock {
     pub(super) fn read(
         &mut self,
         marks: &mut StageMarks,
+        marked: MarkedStages,
         enqueued_ns: u64,
         noticed_ns: u64,
     ) -> BatchTimeline {
@@ -116,13 +126,15 @@ impl DeviceClock {
             earliest_ns = at_ns.clamp(earliest_ns, noticed_ns.max(earliest_ns));
             Some(earliest_ns)
         };
-        let times = [
-            &marks.begin,
-            &marks.staged_in,
-            &marks.computed,
-            &marks.staged_out,
-        ]
-        .map(&mut time_of);
+        let staged_in = match marked.staged_in {
+            true => &marks.staged_in,
+            false => &marks.begin,
+        };
+        let computed = match marked.computed {
+            true => &marks.computed,
+            false => &marks.staged_out,
+        };
+        let times = [&marks.begin, staged_in, computed, &marks.staged_out].map(&mut time_of);
         let [
             Some(begin_ns),
             Some(staged_in_ns),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::device::pending::PendingWork;
-use crate::device::timeline::BatchTimeline;
+use crate::device::timeline::{BatchTimeline, MarkedStages};
 use crate::state::StateUpdate;
 use crate::{Batch, DetachedBatch, Error};
 
@@ -19,6 +19,7 @@ pub(super) struct EnqueuedWork {
     /// All marks were recorded: the last one tells when the device is done. Else it has nothing of
     /// the batch any more.
     pub(super) is_marked: bool,
+    pub(super) marked: MarkedStages,
     pub(super) delay: Duration,
 }
 
@@ -51,6 +52,10 @@ impl InFlightBatch {
                 delay_ns => not_before_ns.saturating_add(delay_ns),
             },
         }
+    }
+
+    pub(super) fn marked(&self) -> MarkedStages {
+        self.work.marked
     }
 
     /// Whether it need not be waited for.

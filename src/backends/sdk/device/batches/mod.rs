@@ -199,7 +199,8 @@ impl<S> Slot<S> {
         let has_times = in_flight.is_marked && outcome.is_ok();
         let enqueued_ns = in_flight.enqueued_ns;
         let marks = &mut self.resources.marks.stages;
-        let timeline = has_times.then(|| clock.read(marks, enqueued_ns, now_ns));
+        let marked = in_flight.marked();
+        let timeline = has_times.then(|| clock.read(marks, marked, enqueued_ns, now_ns));
         in_flight.finish(outcome, timeline, now_ns);
         self.resources.reset();
     }

@@ -93,9 +93,11 @@ fn kernels_reach_memory_of_every_kind() {
                 let source = Memory::with(from, &bytes);
                 let mut target = Memory::new(to, 1203);
                 let (stream, freed) = stream(0, room);
-                let copies = double.count(c"copy");
+                let counts = || (double.count(c"copy"), double.count(c"cuEventRecord"));
+                let before = counts();
                 incremented(&stream, &source, &mut target, skip);
-                let copies = double.count(c"copy") - copies;
+                let after = counts();
+                let (copies, marks) = (after.0 - before.0, after.1 - before.1);
                 let given = bytes[skip..skip + 1200].chunks(2);
                 let numbers = given.map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
                 let expected: Vec<u8> = numbers
@@ -106,6 +108,8 @@ fn kernels_reach_memory_of_every_kind() {
                 // The pieces of the first half are copied in any case.
                 let gathered = if from == "near" && skip == 0 { 1 } else { 2 };
                 let scattered = u64::from(to != "near" || skip != 0);
+                // Where the batch begins and ends, and where a stage of copies ends or begins.
+                assert_eq!(marks, 3 + scattered, "{case}");
                 if from != "pageable" {
                     assert!(copies <= gathered + scattered, "{case}: {copies} copies");
                 }

@@ -130,7 +130,8 @@ impl<'m> DeviceWork<'m> {
         self.is_open = true;
         let (streams, marks) = (self.streams, self.marks);
         let is_input = |copy: &PlannedCopy| copy.stage == Stage::In && copy.is_for_device();
-        let from = match self.copies.planned.iter().any(is_input) {
+        let has_inputs = self.copies.planned.iter().any(is_input);
+        let from = match has_inputs {
             true => &streams.copy_in,
             false => &streams.compute,
         };
@@ -139,7 +140,10 @@ impl<'m> DeviceWork<'m> {
         if !streams.copy_in.is_same(&streams.compute) {
             self.hand_over(from, &streams.compute, &marks.inputs_ready);
         }
-        self.mark(&streams.compute, &marks.stages.staged_in);
+        self.enqueued.marked.staged_in = has_inputs;
+        if has_inputs {
+            self.mark(&streams.compute, &marks.stages.staged_in);
+        }
     }
 
     /// Enqueues what is planned still, and the last mark.
@@ -152,11 +156,21 @@ impl<'m> DeviceWork<'m> {
         // Inputs that were planned late, and those of a batch that stays on the host.
         self.send(&streams.compute, Stage::In);
         self.send(&streams.compute, Stage::Within);
-        if self.is_open {
-            self.hand_over(&streams.compute, &streams.copy_out, &marks.stages.computed);
-            self.send(&streams.copy_out, Stage::Out);
-            self.mark(&streams.copy_out, &marks.stages.staged_out);
+        if !self.is_open {
+            return;
         }
+        // What is left is outputs.
+        let has_outputs = self.copies.planned.iter().any(PlannedCopy::is_for_device);
+        self.enqueued.marked.computed = has_outputs;
+        let last = match has_outputs {
+            true => {
+                self.hand_over(&streams.compute, &streams.copy_out, &marks.stages.computed);
+                &streams.copy_out
+            }
+            false => &streams.compute,
+        };
+        self.send(last, Stage::Out);
+        self.mark(last, &marks.stages.staged_out);
     }
 
     /// Fails all requests. The last mark is behind what was enqueued of them.
@@ -170,6 +184,7 @@ impl<'m> DeviceWork<'m> {
             if !copy_in.is_same(last) {
                 self.hand_over(copy_in, last, &marks.inputs_ready);
             }
+            self.enqueued.marked.computed = true;
             self.hand_over(compute, last, &marks.stages.computed);
             self.mark(last, &marks.stages.staged_out);
         }
