@@ -5,6 +5,7 @@ over HTTP with binary tensors, over gRPC, and over HTTP with tensors in CUDA sha
 
     onnxruntime   ONNX Runtime with the execution provider CUDA; both models
     pytorch       TorchScript; resnet18, with the weights that the ONNX file has
+    tensorrt      plans of these models, made from the ONNX files for this GPU, where they are given
 
 The bare loop (perf/engines) has the engine compute the same batches, one or two at a time, each by a session and a stream of its own: with inputs
 and answers in pinned main memory, beside HTTP and gRPC, and in device memory, beside CUDA shared memory. The ratio is conch's rows per second to
@@ -31,6 +32,8 @@ LANES = (1, 2)
 # Of answers against those of the CPU, as a share of the largest: the tensor cores round inputs to TF32.
 NEAR = {"gpu": 1e-2, "cpu": 1e-3, "double": 1e-3}
 BARE_WARM_UP_S = 0.3
+# Of a shape, before load comes: cuDNN chooses algorithms, TorchScript's optimiser compiles.
+FIRST_REQUESTS = 3
 
 
 class Wrong(Exception):
@@ -53,6 +56,7 @@ class Comparison:
         self.options, self.directory = options, pathlib.Path(directory)
         self.rows, self.bare, self.left_out, self.broken, self.wanted = [], [], {}, {}, {}
         self.server_cpus, self.client_cpus = machine.halves()
+        self.until = time.monotonic() + options.within if options.within else None
 
     def place(self):
         import gpu_engines
@@ -88,6 +92,7 @@ class Comparison:
                     self.leave_out(f"{kind.name} {model.name}", refused)
             begun = time.monotonic()
             try:
+                models = [model for model in models if not self.is_over(f"{kind.name} {model.name}")]
                 for model in models:
                     self.measure_bare(engine, model)
                 if models:
@@ -97,6 +102,13 @@ class Comparison:
                 self.broken[kind.name] = next((line for line in lines if "failed to load" in line), lines[0])
                 told(f"failed: {kind.name}: {error}")
             told(f"{kind.name}: {time.monotonic() - begun:.0f} s")
+
+    def is_over(self, what):
+        """Whether the time is over, so that this is left out."""
+        is_over = self.until is not None and time.monotonic() > self.until
+        if is_over:
+            self.leave_out(what, f"the {self.options.within:.0f} s were over")
+        return is_over
 
     def leave_out(self, what, refused):
         self.left_out[what] = str(refused)
@@ -132,9 +144,9 @@ class Comparison:
         rows.write_bytes(self.content(model).tobytes())
         count = max(self.options.batches)
         if model.name not in self.wanted:
-            with Program(engine.bare(model, rows, -1), self.server_cpus) as program:
+            with Program(engine.bare(model, rows, -1), self.server_cpus, name="the engine on the CPU") as program:
                 self.wanted[model.name] = self.saved(program, "host", count, model)
-        with Program(engine.bare(model, rows, engine.place.device), self.server_cpus) as program:
+        with Program(engine.bare(model, rows, engine.place.device), self.server_cpus, name="the bare loop") as program:
             for memory in ("host", "device"):
                 self.check(f"{engine.name} {model.name}, the bare loop, {memory}", model, self.saved(program, memory, count, model))
                 for batch in self.options.batches:
@@ -181,6 +193,8 @@ class Comparison:
                 for model in models:
                     for batch in self.options.batches:
                         for way in batch_requests.WAYS:
+                            if self.is_over(f"{engine.name} {model.name}, {batch} rows over {way}"):
+                                continue
                             request = batch_requests.BatchRequest(model, contents[model.name][:batch], way, array)
                             self.measure_way(engine, model, batch, request, server)
                 server.post_json(region.path("unregister", batch_requests.REGION, "cuda"), b"")
@@ -189,7 +203,8 @@ class Comparison:
         from batch_requests import WAYS
         from loading import Load
         what = f"{engine.name} {model.name}, {batch} rows over {request.way}"
-        self.check(what, model, request.ask(server))
+        for _ in range(FIRST_REQUESTS):
+            self.check(what, model, request.ask(server))
         clients = self.client_cpus[:self.options.clients]
         with Load(server.address(request.protocol), request.protocol, request.body, model.name, max(1, self.options.connections // len(clients)),
                   warm_up_s=self.options.warm_up_seconds) as load:
@@ -197,6 +212,8 @@ class Comparison:
             seen = load.run(self.options.seconds, clients)
             # Of the warm-up too.
             spent, count = machine.cpu_ns(server.pid) - before[0], answered(server, model) - before[1]
+        if not seen["requests"]:
+            seen.update(failed=seen["failed"] + 1, reasons=[*seen["reasons"], "no request began within the measured time: more --seconds"])
         if request.way == "http cuda":
             # What lies there is the last answer of many.
             self.check(what, model, request.ask(server))
@@ -242,6 +259,14 @@ def chosen(parser, text, known, what):
     return words
 
 
+def pair(parser, text, option):
+    """What stands on both sides of the first `=`."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        parser.error(f"{option}={text} has no value")
+    return name, value
+
+
 def parse(words):
     parser = argparse.ArgumentParser(prog="perf/compare --gpu --engines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=("gpu", "cpu"), default="gpu", help="cpu: instances and bare loops on the CPU")
@@ -251,7 +276,8 @@ def parse(words):
     parser.add_argument("--batches", default="8,32", help="rows of a request, with commas")
     parser.add_argument("--seconds", type=float, default=2, help="of each row")
     parser.add_argument("--warm-up-seconds", type=float, default=0.5)
-    parser.add_argument("--bare-seconds", type=float, default=1, help="of each row of the bare loops")
+    parser.add_argument("--bare-seconds", type=float, default=0.7, help="of each row of the bare loops")
+    parser.add_argument("--within", type=float, default=0, help="seconds after which rows are left out (0: none)")
     parser.add_argument("--connections", type=int, default=4, help="with a request each, over all clients")
     parser.add_argument("--clients", type=int, default=2, help="processes of `load`, each on a CPU of its own, where there are so many")
     parser.add_argument("--instances", type=int, default=1)
@@ -262,17 +288,20 @@ def parse(words):
                         "(default: $CONCH_ONNXRUNTIME_LIBRARY, or what scripts/fetch-runtime onnxruntime_gpu fetched)")
     parser.add_argument("--torch-python", help="a Python that has torch; NVIDIA's libraries are looked for beside its torch (default: python3)")
     parser.add_argument("--torch-shim", help="what scripts/build-torch-shim made for that torch, or its folder (default: where it puts it)")
+    parser.add_argument("--tensorrt-library", help="libnvinfer.so.<major>")
+    parser.add_argument("--tensorrt-shim", help="what scripts/build-tensorrt-shim made for it (default: where it puts it)")
+    parser.add_argument("--tensorrt-plan", action="append", default=[], metavar="MODEL=FILE", help="a plan for 1 to 32 rows; may be given again")
     parser.add_argument("--model-directory", help="a folder with magika.onnx (default: where scripts/fetch-models puts it)")
     parser.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     options = parser.parse_args(words)
     options.kind = "double" if options.double else options.kind
-    options.only = chosen(parser, options.only, ("onnxruntime", "pytorch"), "engine")
+    options.only = chosen(parser, options.only, ("onnxruntime", "pytorch", "tensorrt"), "engine")
     options.models = chosen(parser, options.models, ("resnet18", "magika"), "model")
     options.batches = [int(size) for size in chosen(parser, options.batches, [str(size) for size in range(1, 33)], "batch")]
-    options.cuda_options = [tuple(option.split("=", 1)) for option in options.cuda_option if "=" in option]
-    if len(options.cuda_options) < len(options.cuda_option):
-        parser.error("--cuda-option is NAME=VALUE")
+    options.cuda_options = [pair(parser, option, "--cuda-option") for option in options.cuda_option]
+    options.tensorrt_plans = dict(pair(parser, option, "--tensorrt-plan") for option in options.tensorrt_plan)
+    chosen(parser, ",".join(options.tensorrt_plans), ("resnet18", "magika"), "model")
     if min(options.seconds, options.bare_seconds, options.warm_up_seconds, options.connections, options.clients) <= 0 or not options.batches:
         parser.error("numbers are above 0")
     return options

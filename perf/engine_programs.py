@@ -49,10 +49,10 @@ def compiled(name, *options):
 
 
 class Program:
-    """One that runs, on these CPUs."""
+    """One that runs, on these CPUs. `name`: what it is called where it ends."""
 
-    def __init__(self, command, cpus, environment=None):
-        self.name = pathlib.Path(command[0]).name
+    def __init__(self, command, cpus, environment=None, name=None):
+        self.name = name or pathlib.Path(command[0]).name
         self.process = subprocess.Popen([*machine.bound_to(cpus), *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, env=environment)
         self._answer("ready")

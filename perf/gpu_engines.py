@@ -15,7 +15,7 @@ from engine_programs import Refused
 from repository import tensors
 
 BATCH_MAX = 32
-SERIALIZER = pathlib.Path(engine_programs.SOURCES) / "torch_batches.py"
+TORCH_PROGRAM = engine_programs.SOURCES / "torch_batches.py"
 ASKED = """import importlib.metadata, importlib.util, json, pathlib
 folder = pathlib.Path(importlib.util.find_spec("torch").origin).parent
 libraries = sorted({str(file.parent) for file in folder.parent.glob("nvidia/*/lib/*.so*")})
@@ -64,7 +64,7 @@ class Place:
         self.device = -1 if kind == "cpu" else 0
         # Without a GPU the clients' device memory is the double's, also where instances run on the CPU.
         double = {} if kind == "gpu" else cuda.environment(devices=1)
-        self.libraries = [*libraries, *double.pop("LD_LIBRARY_PATH", "").split(os.pathsep)[:1]]
+        self.libraries = [*libraries, *filter(None, double.pop("LD_LIBRARY_PATH", "").split(os.pathsep)[:1])]
         self.environment = double
 
     def instances(self, count):
@@ -84,10 +84,12 @@ class Engine:
 
     def config(self, model):
         """One request is one batch: nothing is put together."""
-        parameters = {self.thread_parameter: self.place.threads} if self.place.kind == "cpu" else {"batches_in_flight": self.options.batches_in_flight}
         return (self.header() + f"max_batch_size: {BATCH_MAX}\n" + tensors("input", model.inputs) + tensors("output", model.outputs)
                 + self.place.instances(self.options.instances)
-                + "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in parameters.items()))
+                + "".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in self.parameters().items()))
+
+    def parameters(self):
+        return {self.thread_parameter: self.place.threads} if self.place.kind == "cpu" else {"batches_in_flight": self.options.batches_in_flight}
 
     def header(self):
         return f'backend: "{self.name}"\n'
@@ -187,15 +189,61 @@ class PyTorch(Engine):
 
     def file(self, _):
         weights = engine_programs.made(pathlib.Path(real_models.__file__).read_text(), "resnet18.npz", real_models.resnet18_weights)
-        key = SERIALIZER.read_text() + pathlib.Path(real_models.__file__).read_text() + self.python.version
+        key = TORCH_PROGRAM.read_text() + pathlib.Path(real_models.__file__).read_text() + self.python.version
         return engine_programs.made(key, "resnet18.pt", lambda path: engine_programs.run(
-            [*outside(self.place.libraries), self.python.program, SERIALIZER, "make", weights, path]))
+            [*outside(self.place.libraries), self.python.program, TORCH_PROGRAM, "make", weights, path]))
 
     def files(self, model):
         return {"1/model.pt": self.file(model)}
 
     def bare(self, model, rows, device):
-        return [*self.outside(), self.python.program, SERIALIZER, "run", self.file(model), device, self.place.threads, rows, *self.described(model)]
+        return [*self.outside(), self.python.program, TORCH_PROGRAM, "run", self.file(model), device, self.place.threads, rows, *self.described(model)]
 
 
-ENGINES = (OnnxRuntime, PyTorch)
+class TensorRt(Engine):
+    """Of plans that are given: one is made for a GPU and a version of TensorRT. It has two batches in flight, whatever is asked for."""
+
+    name, models = "tensorrt", ("resnet18", "magika")
+
+    def __init__(self, options, place):
+        super().__init__(options, place)
+        if place.kind == "cpu":
+            raise Refused("there is none for CPUs")
+        if not options.tensorrt_library or not options.tensorrt_plans:
+            raise Refused("--tensorrt-library and --tensorrt-plan=MODEL=FILE name what it needs")
+        self.library = pathlib.Path(options.tensorrt_library).resolve()
+        shims = pathlib.Path(options.tensorrt_shim or servers.CACHE / "tensorrt-shim")
+        found = [shims] if shims.is_file() else sorted(shims.glob("libconch_tensorrt_*.so"))
+        if len(found) != 1:
+            raise Refused(f"{shims} has {len(found)} shims: run scripts/build-tensorrt-shim, or name one by --tensorrt-shim")
+        self.shim = found[0].resolve()
+        # Answers are compared with what ONNX Runtime computes on the CPU.
+        self.reference = OnnxRuntime(options, place)
+        self.program = engine_programs.compiled("tensorrt_batches.c", f"-I{servers.ROOT / 'src/backends/tensorrt/shim'}")
+
+    def header(self):
+        return f'platform: "tensorrt_plan"\n{super().header()}'
+
+    def parameters(self):
+        return {}
+
+    def environment(self):
+        return {"CONCH_TENSORRT_LIBRARY": self.library, "CONCH_TENSORRT_SHIM": self.shim}
+
+    def file(self, model):
+        plan = self.options.tensorrt_plans.get(model.name)
+        if not plan:
+            raise Refused(f"no --tensorrt-plan={model.name}=FILE")
+        return pathlib.Path(plan).resolve()
+
+    def files(self, model):
+        return {"1/model.plan": self.file(model)}
+
+    def bare(self, model, rows, device):
+        if device < 0:
+            return self.reference.bare(model, rows, device)
+        _, dims, count = self.described(model)
+        return [*self.outside(), self.program, self.library, self.shim, self.file(model), device, rows, model.inputs[0][0], model.outputs[0][0], dims, count]
+
+
+ENGINES = (OnnxRuntime, PyTorch, TensorRt)

@@ -14,7 +14,13 @@ static inline void cuda_check(const char* name, int code) {
   fail(name, text);
 }
 
-#define CUDA(name, types, ...) cuda_check(#name, ((int (*) types)symbol_of(driver, #name))(__VA_ARGS__))
+/* A function is looked up once for each place that calls it; threads that do so at once find the same. */
+#define CUDA(name, types, ...)                                                \
+  do {                                                                        \
+    static int(*found) types;                                                 \
+    if (found == NULL) found = (int (*) types)symbol_of(driver, #name);       \
+    cuda_check(#name, found(__VA_ARGS__));                                    \
+  } while (0)
 
 /* Makes the device's primary context, which libraries with the runtime API share, and has this thread use it. */
 static inline void open_device(int number) {
@@ -45,14 +51,31 @@ static inline void* device_memory(size_t size) {
   return (void*)(uintptr_t)address;
 }
 
-static inline void to_device(void* target, const void* source, size_t size, void* stream) {
-  CUDA(cuMemcpyHtoDAsync_v2, (unsigned long long, const void*, size_t, void*), (uintptr_t)target, source, size, stream);
+/* Has this thread use the device, as the one that opened it does. */
+static inline void use_device(void) {
+  CUDA(cuCtxSetCurrent, (void*), context);
+}
+
+static inline void wait_for(void* stream) {
   CUDA(cuStreamSynchronize, (void*), stream);
 }
 
-static inline void to_host(void* target, const void* source, size_t size, void* stream) {
+static inline void enqueue_to_device(void* target, const void* source, size_t size, void* stream) {
+  CUDA(cuMemcpyHtoDAsync_v2, (unsigned long long, const void*, size_t, void*), (uintptr_t)target, source, size, stream);
+}
+
+static inline void enqueue_to_host(void* target, const void* source, size_t size, void* stream) {
   CUDA(cuMemcpyDtoHAsync_v2, (void*, unsigned long long, size_t, void*), target, (uintptr_t)source, size, stream);
-  CUDA(cuStreamSynchronize, (void*), stream);
+}
+
+static inline void to_device(void* target, const void* source, size_t size, void* stream) {
+  enqueue_to_device(target, source, size, stream);
+  wait_for(stream);
+}
+
+static inline void to_host(void* target, const void* source, size_t size, void* stream) {
+  enqueue_to_host(target, source, size, stream);
+  wait_for(stream);
 }
 
 #endif

@@ -79,7 +79,8 @@ static Bound* bound_to(size_t number, Memory memory, size_t rows) {
   shape[0] = (int64_t)rows;
   check(CREATE_TENSOR_WITH_DATA(memories[memory], lane->inputs[memory], rows * input_bytes, shape, dim_count, element, &found->input));
   check(CREATE_TENSOR_WITH_DATA(memories[memory], lane->answers[memory], rows * answer_bytes, answer_shape, 2, FLOAT, &found->output));
-  if (device >= 0) {
+  /* Not in main memory: what is bound there is brought to the device once, and a run that is given it brings it each time. */
+  if (device >= 0 && memory == DEVICE) {
     check(CREATE_BINDING(lane->session, &found->binding));
     check(BIND_INPUT(found->binding, input, found->input));
     check(BIND_OUTPUT(found->binding, output, found->output));

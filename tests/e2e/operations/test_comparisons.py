@@ -1,4 +1,5 @@
-"""Short runs of perf/peers and perf/compare --models: that they start, ask and tell. Their figures decide nothing here."""
+"""Short runs of perf/peers, perf/compare --models and perf/compare --gpu --engines: that they start, ask and tell. Their figures decide nothing
+here."""
 
 import json
 import os
@@ -13,6 +14,7 @@ import xml.etree.ElementTree
 import server as servers
 from case import conch_only, needs_library, needs_peer
 
+DOUBLES = [servers.built(f"libconch_testkit_{name}.so") for name in ("cuda", "onnxruntime")]
 MAGIKA = servers.ROOT / "docs/examples/model_repository/magika/1/model.onnx"
 
 
@@ -36,6 +38,21 @@ class Comparisons(unittest.TestCase):
         for row in rows:
             for key in ("requests", "p50_us", "p99_us", "cpu_us", "bytes", "start_s"):
                 self.assertGreater(row[key], 0, (key, row))
+
+    @unittest.skipUnless(servers.built("load").exists(), "the load generator is not built")
+    @unittest.skipUnless(all(double.exists() for double in DOUBLES), "the doubles of the driver and of ONNX Runtime are not built")
+    @unittest.skipUnless(shutil.which("cc"), "no compiler is there for the bare loop")
+    def test_an_engine_beside_its_bare_loop(self):
+        told = self.run_program("compare", "--gpu", "--engines", "--double", "--models=magika", "--batches=1,2", "--connections=2", "--seconds=2",
+                                "--warm-up-seconds=0.1", "--bare-seconds=0.1")
+        self.assertEqual([(row["batch"], row["way"], row["failed"]) for row in told["rows"]],
+                         [(batch, way, 0) for batch in (1, 2) for way in ("http", "grpc", "http cuda")])
+        self.assertEqual({(row["batch"], row["memory"], row["lanes"]) for row in told["bare"]},
+                         {(batch, memory, lanes) for batch in (1, 2) for memory in ("host", "device") for lanes in (1, 2)})
+        for row in (*told["rows"], *told["bare"]):
+            for key in ("rows_per_second", "cpu_us"):
+                self.assertGreater(row[key], 0, (key, row))
+        self.assertIn("pytorch", told["left_out"])
 
     @needs_peer("triton")
     @unittest.skipUnless(servers.built("load").exists(), "the load generator is not built")
