@@ -14,7 +14,7 @@ use h2::{Ping, PingPong, Reason};
 
 use super::calls::CallSet;
 use super::settings::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
-use super::transport::{Payload, Transport, TransportState, Wire};
+use super::transport::{FramedSocket, Payload, Transport, TransportState};
 use super::uploads::PartialMessages;
 use super::{call, handler};
 use crate::options::GrpcConnections;
@@ -68,7 +68,7 @@ async fn shake_hands(
     let mut drained = std::pin::pin!(shard.drained());
     let mut introduction = std::pin::pin!(introduce(&shard, stream));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
-    let (http2, wire, transport_state) = std::future::poll_fn(|context| {
+    let (http2, socket, transport_state) = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = introduction.as_mut().poll(context) {
             return Poll::Ready(outcome);
         }
@@ -83,7 +83,7 @@ async fn shake_hands(
         Rc::clone(&shard),
         shares,
         http2,
-        wire,
+        socket,
         transport_state,
     ))
 }
@@ -93,7 +93,7 @@ async fn introduce(
     mut stream: ShardStream,
 ) -> Option<(
     Http2<Transport, Payload>,
-    Rc<RefCell<Wire>>,
+    Rc<RefCell<FramedSocket>>,
     Rc<TransportState>,
 )> {
     let session = match &shard.options.grpc_tls {
@@ -102,9 +102,9 @@ async fn introduce(
     };
     let (transport, transport_state) =
         Transport::new(stream, session, &shard.options.grpc_connections);
-    let wire = transport.wire();
+    let socket = transport.socket();
     let http2 = builder().handshake::<_, Payload>(transport).await.ok()?;
-    Some((http2, wire, transport_state))
+    Some((http2, socket, transport_state))
 }
 
 struct GrpcConnection {
@@ -114,7 +114,7 @@ struct GrpcConnection {
     uploads: Rc<PartialMessages>,
     http2: Http2<Transport, Payload>,
     /// Of the transport, which h2 owns.
-    wire: Rc<RefCell<Wire>>,
+    socket: Rc<RefCell<FramedSocket>>,
     watch: TimeoutSweep,
     age: MaxAge,
     goaway: GoawayState,
@@ -140,11 +140,11 @@ impl GrpcConnection {
         shard: Rc<Shard>,
         shares: Rc<ConnectionShares>,
         mut http2: Http2<Transport, Payload>,
-        wire: Rc<RefCell<Wire>>,
+        socket: Rc<RefCell<FramedSocket>>,
         transport_state: Rc<TransportState>,
     ) -> Box<GrpcConnection> {
         let ping_pong = http2.ping_pong();
-        let uploads = PartialMessages::new(wire.borrow().direct_receiver());
+        let uploads = PartialMessages::new(socket.borrow().direct_receiver());
         let age = MaxAge::new(&shard.options.grpc_connections);
         Box::new(GrpcConnection {
             shard,
@@ -152,7 +152,7 @@ impl GrpcConnection {
             uploads: Rc::new(uploads),
             age,
             http2,
-            wire,
+            socket,
             watch: TimeoutSweep {
                 transport_state,
                 ping_pong,
@@ -196,7 +196,7 @@ impl GrpcConnection {
     /// Moves bytes in both directions and accepts what calls have come. Ready when the connection
     /// is over.
     fn poll(&mut self, calls: &mut CallSet, context: &mut Context<'_>) -> Poll<()> {
-        self.wire.borrow_mut().begin_turn();
+        self.socket.borrow_mut().begin_turn();
         loop {
             match self.http2.poll_accept(context) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
@@ -225,7 +225,7 @@ impl GrpcConnection {
             .has_calls
             .set(self.http2.has_streams());
         // All answers of the turn leave together.
-        match self.wire.borrow_mut().poll_send_queued(context) {
+        match self.socket.borrow_mut().poll_send_queued(context) {
             Poll::Ready(Err(_)) => Poll::Ready(()),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
         }

@@ -36,7 +36,7 @@ pub(super) const EXPECTED_FRAMES_MAX: usize = 15;
 const TURN_BYTES_MAX: usize = 1 << 20;
 
 /// Where bytes come from.
-pub(super) trait Source {
+pub(super) trait ByteSource {
     /// Receives into `pieces`, one after the other; 0 is the end.
     fn poll_receive(
         &mut self,
@@ -158,7 +158,7 @@ impl Incoming {
     /// The connection is to end.
     pub(super) fn poll_read(
         &mut self,
-        source: &mut impl Source,
+        source: &mut impl ByteSource,
         limits: &mut FrameLimits,
         context: &mut Context<'_>,
         target: &mut ReadBuf<'_>,
@@ -252,7 +252,7 @@ impl Incoming {
 
     fn poll_receive(
         &mut self,
-        source: &mut impl Source,
+        source: &mut impl ByteSource,
         limits: &mut FrameLimits,
         context: &mut Context<'_>,
         target: &mut ReadBuf<'_>,

@@ -32,7 +32,7 @@ use crate::shard::ShardStream;
 use crate::tls::TlsSession;
 
 pub(in crate::grpc) use direct::{DirectArrival, DirectFailure, DirectReceiver};
-use incoming::{Incoming, ReadFailure, Source};
+use incoming::{ByteSource, Incoming, ReadFailure};
 use limits::FrameLimits;
 use outgoing::OutgoingQueue;
 pub(in crate::grpc) use payload::Payload;
@@ -45,12 +45,12 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// h2's handle of the socket.
 pub(in crate::grpc) struct Transport {
-    wire: Rc<RefCell<Wire>>,
+    socket: Rc<RefCell<FramedSocket>>,
 }
 
 /// The socket and what is known of its bytes, for the transport, which h2 owns, and for the
 /// connection.
-pub(in crate::grpc) struct Wire {
+pub(in crate::grpc) struct FramedSocket {
     stream: ShardStream,
     session: Option<Box<TlsSession>>,
     transport_state: Rc<TransportState>,
@@ -67,7 +67,7 @@ impl Transport {
         options: &GrpcConnections,
     ) -> (Transport, Rc<TransportState>) {
         let transport_state = Rc::new(TransportState::default());
-        let wire = Wire {
+        let socket = FramedSocket {
             stream,
             session,
             transport_state: Rc::clone(&transport_state),
@@ -76,16 +76,16 @@ impl Transport {
             queue: OutgoingQueue::default(),
             limits: FrameLimits::new(&transport_state, options),
         };
-        let wire = Rc::new(RefCell::new(wire));
-        (Transport { wire }, transport_state)
+        let socket = Rc::new(RefCell::new(socket));
+        (Transport { socket }, transport_state)
     }
 
-    pub(in crate::grpc) fn wire(&self) -> Rc<RefCell<Wire>> {
-        Rc::clone(&self.wire)
+    pub(in crate::grpc) fn socket(&self) -> Rc<RefCell<FramedSocket>> {
+        Rc::clone(&self.socket)
     }
 }
 
-impl Wire {
+impl FramedSocket {
     /// What receives large tensors of this connection's calls; none with TLS.
     pub(in crate::grpc) fn direct_receiver(&self) -> Option<DirectReceiver> {
         let is_plain = self.session.is_none();
@@ -253,7 +253,7 @@ impl Wire {
     }
 }
 
-impl Source for ShardStream {
+impl ByteSource for ShardStream {
     fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
@@ -276,14 +276,14 @@ impl AsyncRead for Transport {
         context: &mut Context<'_>,
         target: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let wire = &mut *self.wire.borrow_mut();
-        let Some(session) = &mut wire.session else {
-            return wire.poll_read_plain(context, target);
+        let socket = &mut *self.socket.borrow_mut();
+        let Some(session) = &mut socket.session else {
+            return socket.poll_read_plain(context, target);
         };
-        let received = ready!(session.poll_receive(&mut wire.stream, context, target))?;
+        let received = ready!(session.poll_receive(&mut socket.stream, context, target))?;
         let filled = target.filled();
         let fresh = filled.get(filled.len() - received..).unwrap_or(&[]);
-        Poll::Ready(wire.note_decrypted(fresh))
+        Poll::Ready(socket.note_decrypted(fresh))
     }
 }
 
@@ -297,23 +297,23 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let wire = &mut *self.wire.borrow_mut();
-        let Some(session) = &mut wire.session else {
+        let socket = &mut *self.socket.borrow_mut();
+        let Some(session) = &mut socket.session else {
             // What is queued leaves at the end of the connection's turn.
             return Poll::Ready(Ok(()));
         };
-        let outcome = session.poll_flush(&mut wire.stream, context);
-        wire.transport_state.note_send(outcome)
+        let outcome = session.poll_flush(&mut socket.stream, context);
+        socket.transport_state.note_send(outcome)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let wire = &mut *self.wire.borrow_mut();
-        if let Some(session) = &mut wire.session {
-            let outcome = session.poll_close(&mut wire.stream, context);
-            ready!(wire.transport_state.note_send(outcome))?;
+        let socket = &mut *self.socket.borrow_mut();
+        if let Some(session) = &mut socket.session {
+            let outcome = session.poll_close(&mut socket.stream, context);
+            ready!(socket.transport_state.note_send(outcome))?;
         }
-        ready!(wire.poll_send_queued(context))?;
-        conch_net::finish_sending(wire.stream.socket());
+        ready!(socket.poll_send_queued(context))?;
+        conch_net::finish_sending(socket.stream.socket());
         Poll::Ready(Ok(()))
     }
 
@@ -329,12 +329,12 @@ impl AsyncWrite for Transport {
         if pieces.iter().all(|piece| piece.is_empty()) {
             return Poll::Ready(Ok(0));
         }
-        let wire = &mut *self.wire.borrow_mut();
+        let socket = &mut *self.socket.borrow_mut();
         let noted = take_noted();
-        if let Some(outcome) = wire.poll_encrypt(context, pieces) {
+        if let Some(outcome) = socket.poll_encrypt(context, pieces) {
             return outcome;
         }
-        wire.poll_write_plain(context, pieces, noted.as_ref())
+        socket.poll_write_plain(context, pieces, noted.as_ref())
     }
 }
 

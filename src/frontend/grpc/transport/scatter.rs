@@ -1,4 +1,4 @@
-//! One receive into many places: payloads where they belong, frame heads aside.
+//! One receive into many places: payloads where they belong, frame heads in a buffer.
 //!
 //! A peer that sends a large message sends frame after frame of the same length, and takes turns if
 //! it sends several. So behind the rest of the current frame the next heads and payloads are given
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 
-use super::incoming::{EXPECTED_FRAMES_MAX, Incoming, Route, STACK_BYTES, Source};
+use super::incoming::{ByteSource, EXPECTED_FRAMES_MAX, Incoming, Route, STACK_BYTES};
 use super::limits::FrameLimits;
 use super::sinks::{SinkFault, Sinks};
 use crate::grpc::frames::FRAME_HEAD_BYTES;
@@ -22,45 +22,45 @@ const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// A receive of fewer bytes of payload takes what comes behind them as well.
 const RECEIVED_BYTES_MIN: usize = 64 << 10;
 
-/// Payload of a stream.
+/// Payload of a stream that one receive has a place for.
 #[derive(Clone, Copy)]
-struct Part {
+struct ExpectedPayload {
     stream: u32,
-    payload: usize,
+    length: usize,
 }
 
 /// What one receive is prepared for.
-pub(super) struct Expected {
+pub(super) struct ExpectedFrames {
     /// Of the current frame's payload.
-    first: Part,
+    first: ExpectedPayload,
     /// The next frames.
-    frames: SmallVec<[Part; EXPECTED_FRAMES_MAX]>,
+    frames: SmallVec<[ExpectedPayload; EXPECTED_FRAMES_MAX]>,
     /// Whether anything may follow.
     has_overflow: bool,
 }
 
-impl Expected {
+impl ExpectedFrames {
     /// `left` bytes of a frame of `stream` are to come, then up to `count` frames. None without a
     /// stream that is expected.
-    fn new(sinks: &mut Sinks, stream: u32, left: usize, count: usize) -> Option<Expected> {
+    fn new(sinks: &mut Sinks, stream: u32, left: usize, count: usize) -> Option<ExpectedFrames> {
         let sink = sinks.get(stream)?;
         if !sink.is_routing() || sink.reader.tensor_left() == 0 {
             return None;
         }
         let mut room = RECEIVED_BYTES_MAX;
-        let first = Part {
+        let first = ExpectedPayload {
             stream,
-            payload: left.min(sink.reader.tensor_left()).min(room),
+            length: left.min(sink.reader.tensor_left()).min(room),
         };
-        sink.expected_bytes = first.payload;
-        room -= first.payload;
+        sink.expected_bytes = first.length;
+        room -= first.length;
         let mut frames = SmallVec::new();
         let mut next = match left {
             0 => Some(stream),
             _ => sinks.follower_of(stream),
         };
-        let mut has_overflow = first.payload < left;
-        while first.payload == left && frames.len() < count {
+        let mut has_overflow = first.length < left;
+        while first.length == left && frames.len() < count {
             let expected = next.and_then(|stream| Some((stream, sinks.get(stream)?)));
             let Some((stream, sink)) = expected else {
                 has_overflow = true;
@@ -69,15 +69,15 @@ impl Expected {
             if sink.frame_length > room {
                 break;
             }
-            let Some(payload) = sink.expect_frame() else {
+            let Some(length) = sink.expect_frame() else {
                 has_overflow = true;
                 break;
             };
-            frames.push(Part { stream, payload });
-            room -= payload;
+            frames.push(ExpectedPayload { stream, length });
+            room -= length;
             next = sinks.follower_of(stream);
         }
-        let mut expected = Expected {
+        let mut expected = ExpectedFrames {
             first,
             frames,
             has_overflow,
@@ -87,23 +87,23 @@ impl Expected {
     }
 
     fn payload_bytes(&self) -> usize {
-        let frames = self.frames.iter().map(|frame| frame.payload);
-        self.first.payload + frames.sum::<usize>()
+        let frames = self.frames.iter().map(|frame| frame.length);
+        self.first.length + frames.sum::<usize>()
     }
 
     /// Expects no more payload of `stream` than there is room for, and nothing behind it.
     fn limit(&mut self, stream: u32, mut room: usize) {
         if self.first.stream == stream {
-            if self.first.payload > room {
-                self.first.payload = room;
+            if self.first.length > room {
+                self.first.length = room;
                 self.frames.clear();
             }
-            room -= self.first.payload;
+            room -= self.first.length;
         }
-        let is_missing = |frame: &Part| {
-            let has_room = frame.stream != stream || frame.payload <= room;
+        let is_missing = |frame: &ExpectedPayload| {
+            let has_room = frame.stream != stream || frame.length <= room;
             if has_room && frame.stream == stream {
-                room -= frame.payload;
+                room -= frame.length;
             }
             !has_room
         };
@@ -115,17 +115,17 @@ impl Expected {
 }
 
 /// Where the heads of expected frames are received, and what follows them.
-struct Aside {
+struct ScatterBuffers {
     heads: [[u8; FRAME_HEAD_BYTES]; EXPECTED_FRAMES_MAX],
     overflow: [u8; STACK_BYTES],
 }
 
 /// Room in the tensors under way, by their streams.
-type Rooms<'a> = SmallVec<[(u32, &'a mut [u8]); 4]>;
+type TensorRooms<'a> = SmallVec<[(u32, &'a mut [u8]); 4]>;
 
 impl Incoming {
     /// What the next receive is prepared for; none if nothing of a large tensor is expected.
-    pub(super) fn expect(&mut self) -> Option<Expected> {
+    pub(super) fn expect(&mut self) -> Option<ExpectedFrames> {
         for sink in self.sinks.iter_mut() {
             sink.expected_bytes = 0;
         }
@@ -135,24 +135,24 @@ impl Incoming {
             _ if self.route == Route::Sink => self.current.stream,
             _ => return None,
         };
-        Expected::new(&mut self.sinks, stream, left, self.expected_frames)
+        ExpectedFrames::new(&mut self.sinks, stream, left, self.expected_frames)
     }
 
-    /// Receives frames into their sinks, and what comes between and behind them aside.
+    /// Receives frames into their sinks, and what comes between and behind them into buffers.
     pub(super) fn poll_scatter(
         &mut self,
-        mut expected: Expected,
-        source: &mut impl Source,
+        mut expected: ExpectedFrames,
+        source: &mut impl ByteSource,
         limits: &mut FrameLimits,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let head_missing = FRAME_HEAD_BYTES - self.frames.partial_head().len();
-        let mut aside = Aside {
+        let mut buffers = ScatterBuffers {
             heads: [[0; FRAME_HEAD_BYTES]; EXPECTED_FRAMES_MAX],
             overflow: [0; STACK_BYTES],
         };
         let mut faults: SmallVec<[(u32, SinkFault); 1]> = SmallVec::new();
-        let mut rooms = Rooms::new();
+        let mut rooms = TensorRooms::new();
         for sink in self.sinks.iter_mut() {
             let (stream, bytes) = (sink.stream, sink.expected_bytes);
             if bytes == 0 {
@@ -171,7 +171,7 @@ impl Incoming {
         }
         let outcome = source.poll_receive(
             context,
-            &mut places(&expected, rooms, &mut aside, head_missing),
+            &mut places(&expected, rooms, &mut buffers, head_missing),
         );
         for (stream, fault) in faults {
             // The call ends; what comes for it goes nowhere.
@@ -182,7 +182,7 @@ impl Incoming {
         let outcome = match outcome {
             Poll::Ready(Ok(received)) => {
                 limits.begin_bytes();
-                let taken = self.take_received(received, &expected, &aside, limits);
+                let taken = self.take_received(received, &expected, &buffers, limits);
                 Poll::Ready(taken.map(|()| received))
             }
             outcome => outcome,
@@ -202,18 +202,18 @@ impl Incoming {
     fn take_received(
         &mut self,
         received: usize,
-        expected: &Expected,
-        aside: &Aside,
+        expected: &ExpectedFrames,
+        buffers: &ScatterBuffers,
         limits: &mut FrameLimits,
     ) -> io::Result<()> {
         let mut rest = received;
-        let first = rest.min(expected.first.payload);
+        let first = rest.min(expected.first.length);
         if first > 0 {
             self.take_payload(first, |sink| sink.advance(first));
             rest -= first;
         }
-        let mut frames = expected.frames.iter().copied().zip(&aside.heads);
-        for (part, head) in frames.by_ref() {
+        let mut frames = expected.frames.iter().copied().zip(&buffers.heads);
+        for (payload, head) in frames.by_ref() {
             if rest == 0 {
                 return Ok(());
             }
@@ -225,9 +225,9 @@ impl Incoming {
             };
             self.begin_frame(frame, limits);
             let is_expected = self.route == Route::Sink
-                && (frame.stream, frame.length) == (part.stream, part.payload);
-            if is_expected && self.is_routing(part.stream) {
-                let came = rest.min(part.payload);
+                && (frame.stream, frame.length) == (payload.stream, payload.length);
+            if is_expected && self.is_routing(payload.stream) {
+                let came = rest.min(payload.length);
                 rest -= came;
                 if came > 0 {
                     self.take_payload(came, |sink| sink.advance(came));
@@ -236,17 +236,17 @@ impl Incoming {
             }
             self.expected_frames /= 2;
             // Where the payload was expected there is something else.
-            let mut spare = Spare::default();
-            rest = self.keep_spare(&mut spare, part, rest)?;
-            for (part, head) in frames {
+            let mut spare = SpareOffsets::default();
+            rest = self.keep_spare(&mut spare, payload, rest)?;
+            for (payload, head) in frames {
                 let came = rest.min(FRAME_HEAD_BYTES);
                 self.keep(head.get(..came).unwrap_or(&[]))?;
-                rest = self.keep_spare(&mut spare, part, rest - came)?;
+                rest = self.keep_spare(&mut spare, payload, rest - came)?;
             }
-            return self.keep(aside.overflow.get(..rest).unwrap_or(&[]));
+            return self.keep(buffers.overflow.get(..rest).unwrap_or(&[]));
         }
         self.expected_frames = (self.expected_frames * 2).clamp(1, EXPECTED_FRAMES_MAX);
-        self.keep(aside.overflow.get(..rest).unwrap_or(&[]))
+        self.keep(buffers.overflow.get(..rest).unwrap_or(&[]))
     }
 
     fn is_routing(&mut self, stream: u32) -> bool {
@@ -254,13 +254,18 @@ impl Incoming {
     }
 
     /// Keeps what came into the place of a payload that is none; returns what is left of `rest`.
-    fn keep_spare(&mut self, spare: &mut Spare, part: Part, rest: usize) -> io::Result<usize> {
-        let came = rest.min(part.payload);
+    fn keep_spare(
+        &mut self,
+        spare: &mut SpareOffsets,
+        payload: ExpectedPayload,
+        rest: usize,
+    ) -> io::Result<usize> {
+        let came = rest.min(payload.length);
         if came == 0 {
             return Ok(rest);
         }
-        let offset = spare.take(part);
-        let sink = self.sinks.get(part.stream);
+        let offset = spare.take(payload);
+        let sink = self.sinks.get(payload.stream);
         let bytes = sink.and_then(|sink| {
             let mut copy = Vec::new();
             let bytes = sink.reader.spare().get(offset..offset + came)?;
@@ -274,18 +279,18 @@ impl Incoming {
 
 /// How far places of payloads lie behind the bytes of their tensors.
 #[derive(Default)]
-struct Spare(SmallVec<[Part; 4]>);
+struct SpareOffsets(SmallVec<[ExpectedPayload; 4]>);
 
-impl Spare {
-    /// The place for `part` is the next of its stream.
-    fn take(&mut self, part: Part) -> usize {
-        match self.0.iter_mut().find(|own| own.stream == part.stream) {
+impl SpareOffsets {
+    /// The place for `payload` is the next of its stream.
+    fn take(&mut self, payload: ExpectedPayload) -> usize {
+        match self.0.iter_mut().find(|own| own.stream == payload.stream) {
             Some(own) => {
-                own.payload += part.payload;
-                own.payload - part.payload
+                own.length += payload.length;
+                own.length - payload.length
             }
             None => {
-                self.0.push(part);
+                self.0.push(payload);
                 0
             }
         }
@@ -294,36 +299,39 @@ impl Spare {
 
 /// The places for one receive, in the order of the wire.
 fn places<'a>(
-    expected: &Expected,
-    mut rooms: Rooms<'a>,
-    aside: &'a mut Aside,
+    expected: &ExpectedFrames,
+    mut rooms: TensorRooms<'a>,
+    buffers: &'a mut ScatterBuffers,
     head_missing: usize,
 ) -> SmallVec<[IoSliceMut<'a>; 2 * EXPECTED_FRAMES_MAX + 2]> {
-    let mut room = |part: Part| -> &'a mut [u8] {
-        let Some((_, room)) = rooms.iter_mut().find(|(stream, _)| *stream == part.stream) else {
+    let mut room = |payload: ExpectedPayload| -> &'a mut [u8] {
+        let Some((_, room)) = rooms
+            .iter_mut()
+            .find(|(stream, _)| *stream == payload.stream)
+        else {
             return &mut [];
         };
-        let (own, rest) = std::mem::take(room).split_at_mut(part.payload);
+        let (own, rest) = std::mem::take(room).split_at_mut(payload.length);
         *room = rest;
         own
     };
     let mut pieces = SmallVec::new();
-    if expected.first.payload > 0 {
+    if expected.first.length > 0 {
         pieces.push(IoSliceMut::new(room(expected.first)));
     }
     // Of the first head part may have come.
-    let mut missing = match expected.first.payload {
+    let mut missing = match expected.first.length {
         0 => head_missing,
         _ => FRAME_HEAD_BYTES,
     };
-    for (part, head) in expected.frames.iter().zip(&mut aside.heads) {
+    for (payload, head) in expected.frames.iter().zip(&mut buffers.heads) {
         let (place, _) = head.split_at_mut(missing);
         missing = FRAME_HEAD_BYTES;
         pieces.push(IoSliceMut::new(place));
-        pieces.push(IoSliceMut::new(room(*part)));
+        pieces.push(IoSliceMut::new(room(*payload)));
     }
     if expected.has_overflow {
-        pieces.push(IoSliceMut::new(&mut aside.overflow));
+        pieces.push(IoSliceMut::new(&mut buffers.overflow));
     }
     pieces
 }

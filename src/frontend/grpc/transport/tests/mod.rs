@@ -19,7 +19,7 @@ mod sequences;
 mod windows;
 
 use super::direct::{DirectArrival, DirectReceiver};
-use super::incoming::{Incoming, Source};
+use super::incoming::{ByteSource, Incoming};
 use super::limits::FrameLimits;
 use super::payload::Payload;
 use super::state::TransportState;
@@ -53,7 +53,7 @@ impl Script {
     }
 }
 
-impl Source for Script {
+impl ByteSource for Script {
     fn poll_receive(
         &mut self,
         _context: &mut Context<'_>,
