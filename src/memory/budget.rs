@@ -134,6 +134,13 @@ impl Budget {
         }
     }
 
+    fn release_unused(&self, bytes: u64) {
+        match &self.holder {
+            Holder::Connection(share) => share.release_unused(&self.total, bytes),
+            _ => self.release(bytes),
+        }
+    }
+
     fn usage(&self) -> Option<&ConnectionUsage> {
         self.connection().map(ClientShare::usage)
     }
@@ -185,10 +192,24 @@ impl Charge {
 
     /// Gives back what the charge covers beyond `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
+        let freed_bytes = self.cut(bytes);
+        self.budget.release(freed_bytes);
+    }
+
+    /// As [`Charge::shrink`], for what was covered ahead just before and has not come: the
+    /// connection does not move by it.
+    pub fn shrink_unused(&mut self, bytes: u64) {
+        let freed_bytes = self.cut(bytes);
+        self.budget.release_unused(freed_bytes);
+    }
+
+    /// Covers `bytes` at most; returns how many fewer are reserved now.
+    fn cut(&mut self, bytes: u64) -> u64 {
         self.mark_incomplete();
         let kept_bytes = steps(bytes).min(self.reserved_bytes);
-        self.budget.release(self.reserved_bytes - kept_bytes);
+        let freed_bytes = self.reserved_bytes - kept_bytes;
         self.reserved_bytes = kept_bytes;
+        freed_bytes
     }
 
     pub fn reserved_bytes(&self) -> u64 {

@@ -80,6 +80,12 @@ impl ClientShare {
         }
     }
 
+    /// As [`ClientShare::release`], for what was reserved just before: as if it had not been.
+    pub(crate) fn release_unused(&self, total: &Total, bytes: u64) {
+        let excess_bytes = self.return_steps(total, bytes / STEP_BYTES, READY_STEPS);
+        self.usage.forget_moved(excess_bytes);
+    }
+
     /// Gives back all that is not in use.
     pub(crate) fn trim(&self, total: &Total) {
         let (used, taken) = split(self.steps.load(Ordering::Relaxed));
@@ -137,6 +143,31 @@ mod tests {
         drop(large);
         assert_eq!(budget.used_bytes(), 2 * STEP, "the rest went back at once");
         drop(share);
+        assert_eq!((budget.used_bytes(), usage.peer_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_covered_ahead_in_vain_does_not_move() {
+        let budget = Budget::new(1 << 30);
+        let usage = Arc::<ConnectionUsage>::default();
+        let share = budget.share(&usage, budget.client(b"a"));
+        let mut charge = Charge::empty(&share);
+        let mut covered = 10 * STEP;
+        charge.cover(covered).unwrap();
+        for _ in 0..100 {
+            charge.cover(covered + 4 * STEP).unwrap();
+            covered += 1;
+            charge.shrink_unused(covered);
+        }
+        // The ready steps were taken once.
+        assert_eq!(charge.reserved_bytes(), 11 * STEP);
+        assert_eq!(usage.moved_bytes(), 13 * STEP);
+        assert_eq!(budget.used_bytes(), 13 * STEP);
+        charge.cover(20 * STEP).unwrap();
+        charge.shrink(0);
+        assert_eq!(usage.moved_bytes(), (22 + 20) * STEP);
+        drop(charge);
+        share.trim();
         assert_eq!((budget.used_bytes(), usage.peer_bytes()), (0, 0));
     }
 

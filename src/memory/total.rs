@@ -95,13 +95,19 @@ impl ConnectionUsage {
         held_bytes.saturating_sub(complete_bytes)
     }
 
-    /// Bytes that were charged, given back or taken by the peer, in all.
+    /// Bytes that were charged, given back or taken by the peer, in all, but for what was charged
+    /// ahead and has not come.
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn note_moved(&self, bytes: u64) {
         self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// No more than was noted: what is given back was charged before.
+    pub(crate) fn forget_moved(&self, bytes: u64) {
+        self.moved_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn add_held(&self, bytes: u64) -> u64 {

@@ -92,7 +92,7 @@ impl ConnectionState {
         };
         let moved_bytes = usage.moved_bytes();
         let looks = self.stalled_looks.get().saturating_add(1);
-        let since_bytes = moved_bytes.wrapping_sub(self.moved_bytes.get());
+        let since_bytes = moved_bytes.saturating_sub(self.moved_bytes.get());
         // What is charged in few steps moves within them.
         let is_small = held_bytes <= SMALL_BYTES;
         if held_bytes == 0

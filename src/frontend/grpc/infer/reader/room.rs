@@ -99,7 +99,7 @@ impl MessageReader {
         {
             let have = block.len();
             if let Some(charge) = block.charge_mut() {
-                charge.shrink(have as u64);
+                charge.shrink_unused(have as u64);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::BufMut;
-use conch_memory::{Budget, Pool};
+use conch_memory::{Budget, Charge, ConnectionUsage, Pool};
 use h2::RecvStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 

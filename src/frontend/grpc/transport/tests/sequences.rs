@@ -243,6 +243,25 @@ fn a_budget_without_room_ends_the_call_alone() {
     check_account(&mut server);
 }
 
+/// Memory pressure ends connections that hold much and move little: room that is charged ahead is
+/// not to hide them.
+#[test]
+fn a_trickle_moves_no_more_than_it_brings() {
+    let mut server = Server::start(true);
+    let usage = Arc::<ConnectionUsage>::default();
+    server.budget = server.budget.share(&usage, server.budget.client(b"a"));
+    let frames = data(1, &message(&[noise(1, 600_000)]), 16_384, 0);
+    server.arrive(&[headers(1), frames.concat()[..200_000].to_vec()].concat());
+    let routed = |server: &Server| server.incoming.borrow().sinks.routed_bytes();
+    let (moved_before, routed_before) = (usage.moved_bytes(), routed(&server));
+    for piece in frames.concat()[200_000..210_000].chunks(10) {
+        server.arrive(piece);
+    }
+    assert!(routed(&server) - routed_before > 9_900);
+    let moved = usage.moved_bytes() - moved_before;
+    assert!(moved <= 4 * Charge::STEP_BYTES, "{moved}");
+}
+
 #[test]
 fn only_so_many_calls_receive_past_h2_at_a_time() {
     let mut server = Server::start(true);
