@@ -250,7 +250,7 @@ impl Sinks {
     }
 
     /// Takes a sink out of service. If its call `goes_on` and its message does so through h2, the
-    /// stream gets its window back.
+    /// stream gets its window back. A call that fails resets its stream: that gets nothing.
     pub(super) fn remove(&mut self, stream: u32, goes_on: bool) -> Option<Box<Sink>> {
         let index = self.open.iter().position(|sink| sink.stream == stream)?;
         let sink = self.open.swap_remove(index);
@@ -265,7 +265,8 @@ impl Sinks {
                 }
             }
         }
-        if goes_on && sink.reader.left() > 0 && sink.uncredited > 0 {
+        let goes_on = goes_on && sink.fault.is_none() && sink.reader.left() > 0;
+        if goes_on && sink.uncredited > 0 {
             match self.owed.iter_mut().find(|(owed, _)| *owed == stream) {
                 Some((_, bytes)) => *bytes += sink.uncredited,
                 None => self.owed.push((stream, sink.uncredited)),

@@ -235,6 +235,7 @@ fn a_budget_without_room_ends_the_call_alone() {
             .is_err_and(|error| error.contains("Exhausted")),
         "{outcome:?}"
     );
+    assert!(!server.credited.contains_key(&1), "its stream is reset");
     let small = noise(3, 100_000);
     let frames = data(3, &message(&[&small]), 16_384, END_STREAM);
     server.arrive(&[headers(3), frames.concat()].concat());
