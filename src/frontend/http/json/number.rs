@@ -184,6 +184,7 @@ fn long_whole(token: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
 
     fn read(text: &str) -> JsonNumber<'_> {
         let number = JsonNumber::read(text.as_bytes(), 0);
@@ -257,13 +258,8 @@ mod tests {
     /// parser.
     #[test]
     fn doubles_are_the_nearest() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = |bound: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % bound
-        };
+        let mut random = Random::new(1);
+        let mut next = |bound: u64| random.below(bound);
         for round in 0..200_000 {
             let whole_digits = next(23) as u32;
             let whole = match whole_digits {

@@ -100,6 +100,7 @@ impl Before {
 mod tests {
     use super::super::lexer;
     use super::*;
+    use crate::testing::Random;
 
     /// The commas behind which a run may stop: each has numbers in front of it, from `start` on.
     fn sound_commas(text: &[u8], start: usize) -> Vec<usize> {
@@ -199,13 +200,8 @@ mod tests {
     /// Numbers with some bytes changed.
     #[test]
     fn a_run_has_nothing_wrong() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = |bound: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % bound as u64) as usize
-        };
+        let mut random = Random::new(1);
+        let mut next = |bound: usize| random.below(bound as u64) as usize;
         let mut passed_bytes = 0;
         for _ in 0..30_000 {
             let mut text = b"7".to_vec();

@@ -191,6 +191,7 @@ fn from_byte(byte: usize) -> u64 {
 mod tests {
     use super::super::number::JsonNumber;
     use super::*;
+    use crate::testing::Random;
 
     /// What is read of `number` within a text; compared with the reader that takes everything.
     fn check(number: &str) -> Option<PlainNumber> {
@@ -273,13 +274,8 @@ mod tests {
     /// Beside the reader that takes everything, with halves between two singles among them.
     #[test]
     fn values_are_those_of_the_other_reader() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = |bound: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % bound
-        };
+        let mut random = Random::new(1);
+        let mut next = |bound: u64| random.below(bound);
         let mut read_count = 0;
         for _ in 0..300_000 {
             let single = f32::from_bits(((118 + next(24)) << 23 | next(1 << 23)) as u32);

@@ -165,6 +165,7 @@ fn shortest(c: u64, width: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
 
     fn text_of(value: f64) -> Option<String> {
         let mut room = [0xff; 32];
@@ -239,13 +240,8 @@ mod tests {
 
     #[test]
     fn texts_are_those_of_another_way() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = Random::new(1);
+        let mut next = || random.next();
         for round in 0..600_000 {
             let exponent = (1023 - 18 + next() % 42) << 52;
             check(match round % 6 {
