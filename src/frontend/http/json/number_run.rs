@@ -9,9 +9,9 @@
 
 use super::blocks::{self, BLOCK_BYTES, NumberBytes, TextBlock};
 
-/// What is in front of the next block.
+/// What a run has seen in front of the next block.
 #[derive(Clone, Copy)]
-struct Before {
+struct RunState {
     /// The last block's masks.
     bytes: NumberBytes,
     /// Digits behind a point go on.
@@ -25,7 +25,7 @@ struct Before {
 #[inline]
 pub(super) fn skip(text: &[u8], start: usize) -> usize {
     let mut last_comma = start;
-    let mut before = Before {
+    let mut state = RunState {
         bytes: NumberBytes {
             digits: 1 << 63,
             ..NumberBytes::default()
@@ -42,8 +42,8 @@ pub(super) fn skip(text: &[u8], start: usize) -> usize {
     }
     while let Some(block) = block_at(text, at) {
         let bytes = blocks::number_bytes(block);
-        match before.passes(bytes) {
-            Some(next) => before = next,
+        match state.passes(bytes) {
+            Some(next) => state = next,
             None => break,
         }
         if bytes.commas != 0 {
@@ -59,10 +59,10 @@ fn block_at(text: &[u8], at: usize) -> Option<&TextBlock> {
     text.get(at..)?.first_chunk()
 }
 
-impl Before {
+impl RunState {
     /// Whether `bytes` may follow; what is before the next block then.
     #[inline]
-    fn passes(self, bytes: NumberBytes) -> Option<Before> {
+    fn passes(self, bytes: NumberBytes) -> Option<RunState> {
         // The byte in front of each, by the last bit of the block before.
         let behind = |now: u64, before: u64| now << 1 | before >> 63;
         let behind_point = behind(bytes.points, self.bytes.points);
@@ -88,7 +88,7 @@ impl Before {
         wrong |= ends & !bytes.digits & bytes.points;
         // Of a number with that many digits it has to be looked at whether a double holds it.
         wrong |= u64::from(bytes.digits == u64::MAX);
-        (wrong == 0).then_some(Before {
+        (wrong == 0).then_some(RunState {
             bytes,
             is_in_fraction,
             is_leading_zero: leading_zeros >> 63 != 0,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::digits;
 pub(crate) use super::number_room::NumberRoom;
 use super::number_room::{put, put_text};
-use super::shortest::Digits;
+use super::shortest::ShortestDigits;
 
 /// Writes a whole number; returns the length of its text.
 #[inline]
@@ -39,7 +39,7 @@ pub(crate) fn double(room: &mut NumberRoom, value: f64) -> usize {
 /// Apart, so that the short way needs none of its registers.
 #[inline(never)]
 fn shortest_text(room: &mut NumberRoom, begin: usize, magnitude: f64) -> usize {
-    if let Some(digits) = Digits::of(magnitude) {
+    if let Some(digits) = ShortestDigits::of(magnitude) {
         return digits.write(room, begin);
     }
     if magnitude.is_infinite() {

@@ -18,7 +18,7 @@ const MANTISSA_BITS: u32 = 52;
 const T_OF_ZERO: u64 = 1075;
 
 #[derive(Clone, Copy)]
-struct Unit {
+struct DecimalUnit {
     /// `width * 2^60`.
     width: u64,
     /// `n`.
@@ -26,8 +26,8 @@ struct Unit {
 }
 
 /// By `t`, from [`T_MIN`] on.
-const UNITS: [Unit; T_MAX - T_MIN + 1] = {
-    let mut units = [Unit { width: 0, scale: 0 }; T_MAX - T_MIN + 1];
+const UNITS: [DecimalUnit; T_MAX - T_MIN + 1] = {
+    let mut units = [DecimalUnit { width: 0, scale: 0 }; T_MAX - T_MIN + 1];
     let mut t = T_MIN;
     while t <= T_MAX {
         let (mut scale, mut power) = (0, 1_u128);
@@ -42,7 +42,7 @@ const UNITS: [Unit; T_MAX - T_MIN + 1] = {
             true => power >> (t - 60),
             false => power << (60 - t),
         };
-        units[t - T_MIN] = Unit {
+        units[t - T_MIN] = DecimalUnit {
             width: width as u64,
             scale,
         };
@@ -53,7 +53,7 @@ const UNITS: [Unit; T_MAX - T_MIN + 1] = {
 
 /// The digits of a double and where its point is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Digits {
+pub(super) struct ShortestDigits {
     /// The first of seventeen digits; zero if there are sixteen.
     lead: u8,
     is_long: bool,
@@ -66,11 +66,11 @@ pub(super) struct Digits {
     whole_count: i8,
 }
 
-impl Digits {
+impl ShortestDigits {
     /// Those of `magnitude`, which has no sign. None if it is out of range, or a power of two,
     /// which less lies below than above of.
     #[inline(always)]
-    pub(super) fn of(magnitude: f64) -> Option<Digits> {
+    pub(super) fn of(magnitude: f64) -> Option<ShortestDigits> {
         let bits = magnitude.to_bits();
         let mantissa = bits & ((1 << MANTISSA_BITS) - 1);
         let t = T_OF_ZERO.checked_sub(bits >> MANTISSA_BITS)? as usize;
@@ -88,7 +88,7 @@ impl Digits {
             0 => 8 + high.leading_zeros() / 8,
             _ => low.leading_zeros() / 8,
         };
-        Some(Digits {
+        Some(ShortestDigits {
             lead: lead as u8 + b'0',
             is_long,
             high: high + ZEROS,
@@ -169,7 +169,7 @@ mod tests {
 
     fn text_of(value: f64) -> Option<String> {
         let mut room = [0xff; 32];
-        let length = Digits::of(value)?.write(&mut room, 0);
+        let length = ShortestDigits::of(value)?.write(&mut room, 0);
         Some(String::from_utf8(room[..length].to_vec()).unwrap())
     }
 

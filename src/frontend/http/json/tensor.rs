@@ -139,7 +139,7 @@ fn as_double(element: TensorElement<'_>) -> Result<f64, Error> {
 }
 
 /// The places of a tensor's elements, `WIDTH` bytes each, and how they are filled.
-struct Places<'b, const WIDTH: usize, C, P> {
+struct ElementPlaces<'b, const WIDTH: usize, C, P> {
     left: Take<ChunksExactMut<'b, u8>>,
     filled_count: usize,
     convert: C,
@@ -147,7 +147,7 @@ struct Places<'b, const WIDTH: usize, C, P> {
     convert_plain: P,
 }
 
-impl<const WIDTH: usize, C, P> ElementSink for Places<'_, WIDTH, C, P>
+impl<const WIDTH: usize, C, P> ElementSink for ElementPlaces<'_, WIDTH, C, P>
 where
     C: Fn(TensorElement<'_>) -> Result<[u8; WIDTH], Error>,
     P: Fn(PlainNumber) -> Option<[u8; WIDTH]>,
@@ -203,7 +203,7 @@ fn read_as<const WIDTH: usize>(
     convert: impl Fn(TensorElement<'_>) -> Result<[u8; WIDTH], Error>,
     convert_plain: impl Fn(PlainNumber) -> Option<[u8; WIDTH]>,
 ) -> Result<(), Error> {
-    let mut places = Places {
+    let mut places = ElementPlaces {
         left: target.spare_mut().chunks_exact_mut(WIDTH).take(count),
         filled_count: 0,
         convert,
