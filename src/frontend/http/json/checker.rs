@@ -338,7 +338,7 @@ impl JsonChecker<'_> {
         }
         let mut resolved = Vec::new();
         try_reserve(&mut resolved, string.end - string.start)?;
-        lexer::unescape_into(self.text, string, &mut resolved);
+        lexer::unescape(self.text, string, |piece| resolved.extend_from_slice(piece));
         try_push(&mut self.resolved, resolved)?;
         self.note(NodeKind::Escaped, self.resolved.len() - 1, 0)
     }

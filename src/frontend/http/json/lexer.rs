@@ -240,24 +240,21 @@ fn hex4(text: &[u8], at: usize) -> Option<u32> {
     })
 }
 
-/// Appends the content of a checked string with its escapes resolved.
-pub(crate) fn unescape_into(text: &[u8], string: JsonText, target: &mut Vec<u8>) {
+/// Hands `take` the content of a checked string piece by piece, with its escapes resolved. That is
+/// never longer than the text.
+pub(crate) fn unescape(text: &[u8], string: JsonText, mut take: impl FnMut(&[u8])) {
     let mut at = string.start;
     while at < string.end {
-        match text.get(at) {
-            Some(b'\\') => {
-                let Ok((character, behind)) = escape(text, at) else {
-                    return;
-                };
-                target.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-                at = behind;
-            }
-            Some(byte) => {
-                target.push(*byte);
-                at += 1;
-            }
-            None => return,
+        let plain_end = skip_plain(text, at);
+        take(text.get(at..plain_end).unwrap_or(&[]));
+        if plain_end >= string.end {
+            return;
         }
+        let Ok((character, behind)) = escape(text, plain_end) else {
+            return;
+        };
+        take(character.encode_utf8(&mut [0; 4]).as_bytes());
+        at = behind;
     }
 }
 

@@ -12,7 +12,7 @@ use conch_memory::Block;
 
 use super::blocks::{self, BLOCK_BYTES};
 use super::elements::{ElementSink, TensorElement, checked_already, each_element};
-use super::lexer;
+use super::lexer::{self, JsonText};
 use super::plain_number::PlainNumber;
 
 fn mismatch(what: &str) -> Error {
@@ -225,24 +225,26 @@ fn read_as<const WIDTH: usize>(
 /// In upstream's words if an element is not a string.
 pub(crate) fn bytes_size(text: &[u8]) -> Result<usize, Error> {
     let mut size = 0;
-    let mut scratch = Vec::new();
     each_element(text, "", &mut |element: TensorElement<'_>| {
         let TensorElement::Text(string) = element else {
             return Err(Error::internal(
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
             ));
         };
-        size += 4;
-        if string.has_escapes {
-            scratch.clear();
-            lexer::unescape_into(text, string, &mut scratch);
-            size += scratch.len();
-        } else {
-            size += string.end - string.start;
-        }
+        size += 4 + string_size(text, string);
         Ok(())
     })?;
     Ok(size)
+}
+
+/// Bytes of a checked string without its escapes.
+fn string_size(text: &[u8], string: JsonText) -> usize {
+    if !string.has_escapes {
+        return string.end - string.start;
+    }
+    let mut size = 0;
+    lexer::unescape(text, string, |piece| size += piece.len());
+    size
 }
 
 /// Elements of a checked array, each nested array counted as one.
@@ -269,7 +271,6 @@ pub(crate) fn outer_count(text: &[u8]) -> usize {
 }
 
 fn read_bytes(text: &[u8], target: &mut Block) -> Result<(), Error> {
-    let mut scratch = Vec::new();
     each_element(
         text,
         "Unable to parse 'data': ",
@@ -277,19 +278,18 @@ fn read_bytes(text: &[u8], target: &mut Block) -> Result<(), Error> {
             let TensorElement::Text(string) = element else {
                 return Err(mismatch("non-string as string"));
             };
-            scratch.clear();
-            if string.has_escapes {
-                lexer::unescape_into(text, string, &mut scratch);
-            } else {
-                scratch.extend_from_slice(text.get(string.start..string.end).unwrap_or(&[]));
-            }
-            let length = u32::try_from(scratch.len())
+            let size = string_size(text, string);
+            let length = u32::try_from(size)
                 .map_err(|_| Error::invalid("a string is too long for a tensor"))?;
-            if target.capacity() - target.len() < 4 + scratch.len() {
+            if target.capacity() - target.len() < 4 + size {
                 return Err(checked_already());
             }
             target.extend_from_slice(&length.to_le_bytes());
-            target.extend_from_slice(&scratch);
+            if string.has_escapes {
+                lexer::unescape(text, string, |piece| target.extend_from_slice(piece));
+            } else {
+                target.extend_from_slice(text.get(string.start..string.end).unwrap_or(&[]));
+            }
             Ok(())
         },
     )
@@ -410,6 +410,14 @@ mod tests {
             3,
             Ok(b"\x02\0\0\0ab\x01\0\0\0A\0\0\0\0".to_vec()),
         );
+        let escaped = "\u{e9}plain, and longer than a block \"\\\u{1f600}\n\n!\u{8}";
+        let text = r#"["\u00e9plain, and longer than a block \"\\\ud83d\ude00\n\n!\b","\t"]"#;
+        let expected = [
+            &(escaped.len() as u32).to_le_bytes()[..],
+            escaped.as_bytes(),
+            b"\x01\0\0\0\t",
+        ];
+        check(text, DataType::Bytes, 2, Ok(expected.concat()));
     }
 
     /// A tensor, its type and element count, and its refusal.
