@@ -296,6 +296,9 @@ fn read_bytes(text: &[u8], target: &mut Block) -> Result<(), Error> {
 }
 
 #[cfg(test)]
+mod run_tests;
+
+#[cfg(test)]
 mod tests {
     use super::super::elements::TOO_DEEP;
     use super::*;
