@@ -112,6 +112,10 @@ impl DeviceMember {
         self.id
     }
 
+    pub(crate) fn model_name(&self) -> &str {
+        &self.queue.config().name
+    }
+
     pub(crate) fn core_id(&self) -> CoreId {
         self.core_id.load(Ordering::Acquire)
     }
@@ -288,11 +292,8 @@ impl DeviceCore {
             None => std::hint::spin_loop(),
         }
         for member in members {
-            if let Ok(mut state) = member.enter(self.id)
-                && let Some(core) = &mut state.core
-            {
-                core.end_wait();
-            }
+            // Failure: another core drives it, which ends the wait, or it has ended.
+            let _ = self.give_turn(table, member, StreamCore::end_wait);
         }
     }
 
@@ -316,7 +317,12 @@ impl DeviceCore {
                 let core = state.core.take();
                 if let Err(panic) = ended {
                     let error = panicked(&*panic);
-                    conch_log::error!("a core of {}: {}", self.device_name(), error.message);
+                    conch_log::error!(
+                        "a core of {} gives up model '{}': {}",
+                        self.device_name(),
+                        member.model_name(),
+                        error.message
+                    );
                     member.queue.fail(Error::internal(error.message));
                 }
                 let instances = core.map_or_else(Vec::new, |core| core.into_instances());
@@ -349,6 +355,13 @@ impl TurnOutcome for StreamStep {
 
 /// Until when the thread may sleep.
 impl TurnOutcome for Option<u64> {
+    fn is_end(&self) -> bool {
+        false
+    }
+}
+
+/// Of a wait that ends.
+impl TurnOutcome for () {
     fn is_end(&self) -> bool {
         false
     }

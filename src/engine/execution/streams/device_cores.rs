@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 
 use conch_config::InstanceKind;
+use conch_log::LogLimiter;
 use conch_sync::Spin;
 
 use crate::clock::monotonic_ns;
@@ -34,6 +35,8 @@ pub(crate) struct DeviceKey {
 #[derive(Default)]
 pub(crate) struct DeviceTable {
     state: Mutex<DeviceTableState>,
+    /// Of threads that cannot be started.
+    log_limiter: LogLimiter,
 }
 
 #[derive(Default)]
@@ -61,7 +64,7 @@ impl DeviceCores {
     ) -> Vec<StreamInstance> {
         let (ended, instances) = mpsc::channel();
         match self.shared.join(key, placement, Box::new(core), ended) {
-            // Failure: the thread that drove it is gone after a panic, which it has told.
+            // Not reached: whoever ends it sends them first.
             Ok(()) => instances.recv().unwrap_or_default(),
             Err(core) => core.serve(Spin::OFF),
         }
@@ -151,7 +154,10 @@ impl DeviceTable {
                 Some(core)
             }
             Err(error) => {
-                conch_log::error!("cannot start a core for {}: {error}", core.device_name());
+                // Of a core that stays blocked this comes with each look.
+                let device = core.device_name();
+                let what = format_args!("cannot start a core for {device}: {error}");
+                self.log_limiter.tell(monotonic_ns(), what);
                 None
             }
         }
@@ -241,22 +247,27 @@ impl DeviceTable {
         let Some(successor) = self.start(core.start().clone(), successor_id) else {
             return;
         };
-        if change(&mut device.sharing, core.id(), blocking, successor_id) {
+        device.cores.insert(successor_id, successor);
+        let is_split = change(&mut device.sharing, core.id(), blocking, successor_id);
+        if is_split {
             for id in device.sharing.members(successor_id) {
                 if let Some(member) = device.members.get(id) {
                     member.move_to(successor_id);
                 }
             }
+        }
+        let blocking = device.members.get(&blocking).cloned();
+        drop(state);
+        core.notify();
+        if let (true, Some(blocking)) = (is_split, blocking) {
             conch_log::warning!(
-                "a core of {} was blocked for {} ms by one model, which has a core of its own now, \
-                 until it is loaded again",
+                "calls of model '{}' blocked a core of {} for more than {} ms: it has a core of \
+                 its own until it is loaded again",
+                blocking.model_name(),
                 core.device_name(),
                 BLOCKED_NS_MAX / 1_000_000
             );
         }
-        device.cores.insert(successor_id, successor);
-        drop(state);
-        core.notify();
     }
 
     fn lock(&self) -> MutexGuard<'_, DeviceTableState> {
