@@ -106,9 +106,10 @@ impl InlineQueue for ModelQueue {
         if self.inline_backoff.note(was_brief) {
             conch_log::verbose!(
                 1,
-                "model '{}' is left to its cores for a while: an inline execution took {} us",
+                "model '{}' is left to its cores for a while: an inline execution did not end \
+                 within {} us",
                 self.config.name,
-                duration_ns / 1_000
+                limit.as_micros()
             );
         }
         if progress == Progress::Open {

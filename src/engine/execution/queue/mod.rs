@@ -235,9 +235,9 @@ impl ModelQueue {
                         accept(scheduler, arrivals, now_ns, output);
                         return (Some(true), scheduler.peek(now_ns, output));
                     }
-                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
-                    let is_work = !output.batch.is_empty() || has_refusals(output);
-                    (is_work.then_some(false), poll_state)
+                    let (work, poll_state) =
+                        self.form_work(core, scheduler, arrivals, now_ns, output);
+                    (work.map(|()| false), poll_state)
                 },
             );
             let turn = match wait {
@@ -339,6 +339,20 @@ impl ModelQueue {
         }
         self.route_output(output);
         poll_state
+    }
+
+    /// As [`ModelQueue::form`]. There is work if there is a batch, or somebody to answer.
+    fn form_work(
+        &self,
+        core: usize,
+        scheduler: &mut Scheduler<RequestHandle>,
+        arrivals: Drained<RequestHandle>,
+        now_ns: u64,
+        output: &mut SchedulerOutput<OwnedRequest>,
+    ) -> (Option<()>, PollState) {
+        let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
+        let is_work = !output.batch.is_empty() || has_refusals(output);
+        (is_work.then_some(()), poll_state)
     }
 
     /// Under the lock: gives up the memory of states whose sequence is over.
@@ -568,7 +582,7 @@ fn has_growable_states(config: &conch_config::ResolvedConfig) -> bool {
 }
 
 /// Room for the cores that a model begins with and for those that come later, in whole words of the
-/// idle set: a bell has 24 bytes, so a model pays at most 1.5 KB for cores that never come.
+/// idle set: a parker has 24 bytes, so a model pays at most 1.5 KB for cores that never come.
 fn core_count_max(core_count: usize) -> usize {
     core_count.max(1).next_multiple_of(64)
 }

@@ -5,7 +5,6 @@ use conch_sync::{LimitedWait, SharedWait, Worker};
 
 use crate::clock::Monotonic;
 use crate::execution::queue::{AT_ONCE_NS, ModelQueue};
-use crate::request::refusal::has_refusals;
 use crate::{OwnedRequest, PendingResponses};
 
 /// What a core that keeps batches in flight is to do next.
@@ -34,9 +33,7 @@ impl ModelQueue {
                 &Monotonic,
                 AT_ONCE_NS,
                 |scheduler, arrivals, now_ns| {
-                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
-                    let is_work = !output.batch.is_empty() || has_refusals(output);
-                    (is_work.then_some(()), poll_state)
+                    self.form_work(core, scheduler, arrivals, now_ns, output)
                 },
             );
             match wait {
@@ -68,9 +65,7 @@ impl ModelQueue {
             let wait = self
                 .pool
                 .next_or_list(worker, &Monotonic, |scheduler, arrivals, now_ns| {
-                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
-                    let is_work = !output.batch.is_empty() || has_refusals(output);
-                    (is_work.then_some(()), poll_state)
+                    self.form_work(core, scheduler, arrivals, now_ns, output)
                 });
             match wait {
                 SharedWait::Batch(turn) => {
