@@ -65,7 +65,8 @@ impl Simulation {
         self.admit(index, facts, member);
         if self.random.chance(1, 4) {
             let delay_ns = self.random.below(3_000);
-            self.plan(self.now_ns + delay_ns, SimulatedEvent::Submit { number });
+            self.agenda
+                .plan(self.now_ns + delay_ns, SimulatedEvent::Submit { number });
         } else {
             self.submit(number);
         }
@@ -179,7 +180,9 @@ impl Simulation {
         let delay_ns = self.random.below(2) * self.random.below(5_000);
         match delay_ns {
             0 => self.notify(number),
-            _ => self.plan(self.now_ns + delay_ns, SimulatedEvent::Notice { number }),
+            _ => self
+                .agenda
+                .plan(self.now_ns + delay_ns, SimulatedEvent::Notice { number }),
         }
     }
 

@@ -34,7 +34,7 @@ impl Simulation {
     fn rouse(&mut self, index: usize, core: usize) {
         self.versions[index].cores[core].is_rung = true;
         let at_ns = self.now_ns + self.random.below(4) * 500;
-        self.plan(
+        self.agenda.plan(
             at_ns,
             SimulatedEvent::Poll {
                 version: index,
@@ -46,7 +46,7 @@ impl Simulation {
     /// A core that has something behind it looks before it sleeps.
     pub(super) fn look_again(&mut self, index: usize, core: usize) {
         self.versions[index].cores[core].is_rung = true;
-        self.plan(
+        self.agenda.plan(
             self.now_ns,
             SimulatedEvent::Poll {
                 version: index,
@@ -59,7 +59,8 @@ impl Simulation {
     pub(super) fn announce(&mut self, turns: GrantedCores) {
         for (version, core) in turns {
             let at_ns = self.now_ns + self.random.below(4) * 500;
-            self.plan(at_ns, SimulatedEvent::TakeTurn { version, core });
+            self.agenda
+                .plan(at_ns, SimulatedEvent::TakeTurn { version, core });
         }
     }
 
@@ -68,7 +69,8 @@ impl Simulation {
         let version = &mut self.versions[index];
         if deadline_ns < version.watched_ns {
             version.watched_ns = deadline_ns;
-            self.plan(deadline_ns, SimulatedEvent::Deadline { version: index });
+            self.agenda
+                .plan(deadline_ns, SimulatedEvent::Deadline { version: index });
         }
     }
 
@@ -292,7 +294,7 @@ impl Simulation {
         self.trace
             .tell(self.now_ns, || format!("core {core} of {index} executes"));
         let at_ns = self.now_ns + duration_ns;
-        self.plan(
+        self.agenda.plan(
             at_ns,
             SimulatedEvent::Finish {
                 version: index,
@@ -369,7 +371,7 @@ impl Simulation {
                             core,
                             number,
                         };
-                        self.plan(at_ns, event);
+                        self.agenda.plan(at_ns, event);
                     }
                 }
             }

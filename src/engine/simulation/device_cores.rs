@@ -2,14 +2,14 @@
 //! while or for long, and the timer thread that looks after them. What decides is the server's own
 //! ([`CoreSharing`], [`Round`], [`CoreActivity`], [`BlockedTime`], `InFlightBatches`).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use conch_scheduler::testing::Random;
 
 use crate::execution::streams::sharing::{
     BLOCKED_NS_MAX, BlockedTime, CALL_NS_MAX, CoreActivity, CoreId, CoreSharing, MemberId, Round,
 };
+use crate::simulation::agenda::Agenda;
 use crate::simulation::device_models::SimulatedModel;
 use crate::simulation::trace::SeedTrace;
 use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
@@ -17,8 +17,7 @@ use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
 pub(super) struct DeviceSimulation {
     random: Random,
     now_ns: u64,
-    agenda: BinaryHeap<Reverse<(u64, u64, DeviceEvent)>>,
-    planned_count: u64,
+    agenda: Agenda<DeviceEvent>,
     sharing: CoreSharing,
     threads: BTreeMap<CoreId, SimulatedThread>,
     models: Vec<SimulatedModel>,
@@ -70,8 +69,7 @@ impl DeviceSimulation {
         DeviceSimulation {
             random: Random(seed),
             now_ns: MS,
-            agenda: BinaryHeap::new(),
-            planned_count: 0,
+            agenda: Agenda::new(),
             sharing: CoreSharing::default(),
             threads: BTreeMap::new(),
             models: Vec::new(),
@@ -116,8 +114,8 @@ impl DeviceSimulation {
         for model in 0..self.models.len() {
             self.close(model, trace);
         }
-        while let Some(Reverse((at_ns, _, _))) = self.agenda.peek() {
-            self.pass_until(*at_ns, trace)?;
+        while let Some(at_ns) = self.agenda.next_ns() {
+            self.pass_until(at_ns, trace)?;
         }
         self.check_end()
     }
@@ -175,7 +173,7 @@ impl DeviceSimulation {
         };
         self.threads.insert(core, thread);
         let at_ns = self.now_ns + 10_000 + self.random.below(100_000);
-        self.plan(at_ns, DeviceEvent::GoOn(core));
+        self.agenda.plan(at_ns, DeviceEvent::GoOn(core));
     }
 
     fn notify(&mut self, core: CoreId) {
@@ -192,7 +190,7 @@ impl DeviceSimulation {
         {
             let event = DeviceEvent::Wake(core, thread.sleep_count);
             let at_ns = self.now_ns + self.random.below(4) * 500;
-            self.plan(at_ns, event);
+            self.agenda.plan(at_ns, event);
         }
     }
 
@@ -201,21 +199,12 @@ impl DeviceSimulation {
             && !std::mem::replace(&mut thread.is_watched, true)
         {
             let event = DeviceEvent::Watch(core, thread.turn);
-            self.plan(self.now_ns + BLOCKED_NS_MAX, event);
+            self.agenda.plan(self.now_ns + BLOCKED_NS_MAX, event);
         }
     }
 
-    fn plan(&mut self, at_ns: u64, event: DeviceEvent) {
-        self.planned_count += 1;
-        self.agenda
-            .push(Reverse((at_ns, self.planned_count, event)));
-    }
-
     fn pass_until(&mut self, end_ns: u64, trace: &mut SeedTrace) -> RuleResult {
-        while let Some(Reverse((at_ns, _, event))) = self.agenda.peek().copied()
-            && at_ns <= end_ns
-        {
-            self.agenda.pop();
+        while let Some((at_ns, event)) = self.agenda.take_until(end_ns) {
             self.now_ns = self.now_ns.max(at_ns);
             self.event_count += 1;
             if self.event_count > EVENT_COUNT_MAX {
@@ -291,7 +280,7 @@ impl DeviceSimulation {
             }
         }
         if round.is_busy() || self.threads[&core].is_notified {
-            self.plan(self.now_ns + 100, DeviceEvent::GoOn(core));
+            self.agenda.plan(self.now_ns + 100, DeviceEvent::GoOn(core));
             return Ok(());
         }
         self.sleep(core, &members);
@@ -322,7 +311,7 @@ impl DeviceSimulation {
         thread.sleep_count += 1;
         let event = DeviceEvent::Wake(core, thread.sleep_count);
         if until_ns != u64::MAX {
-            self.plan(until_ns.max(now_ns + 1_000), event);
+            self.agenda.plan(until_ns.max(now_ns + 1_000), event);
         }
     }
 
@@ -374,7 +363,7 @@ impl DeviceSimulation {
             duration_ns,
             has_batch,
         };
-        self.plan(now_ns + duration_ns, event);
+        self.agenda.plan(now_ns + duration_ns, event);
         Ok(())
     }
 

@@ -13,6 +13,7 @@
 
 pub(crate) mod plain;
 
+mod agenda;
 mod clients;
 mod cores;
 mod device_cores;

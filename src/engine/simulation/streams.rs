@@ -115,7 +115,7 @@ impl Simulation {
         }
         stream.is_looking = true;
         let at_ns = stream.in_flight.next_look_ns(now_ns).max(now_ns + 1_000);
-        self.plan(
+        self.agenda.plan(
             at_ns,
             SimulatedEvent::Look {
                 version: index,

@@ -1,13 +1,12 @@
 //! One seed from its first event to its last: a clock, an agenda, and the models of a server that
 //! clients send requests to.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use conch_scheduler::testing::Random;
 use conch_scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
 
+use crate::simulation::agenda::Agenda;
 use crate::simulation::limits::ReferenceLimits;
 use crate::simulation::request::{RecordingCompletion, SimulatedHandle};
 use crate::simulation::setup::VersionSetup;
@@ -18,9 +17,7 @@ use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
 pub(super) struct Simulation {
     pub(super) random: Random,
     pub(super) now_ns: u64,
-    /// By time, then in order of planning.
-    agenda: BinaryHeap<Reverse<(u64, u64, SimulatedEvent)>>,
-    planned_count: u64,
+    pub(super) agenda: Agenda<SimulatedEvent>,
     pub(super) versions: Vec<SimulatedVersion>,
     /// The version of each model that takes requests.
     pub(super) current: Vec<usize>,
@@ -106,8 +103,7 @@ impl Simulation {
         Simulation {
             random,
             now_ns: 1_000_000,
-            agenda: BinaryHeap::new(),
-            planned_count: 0,
+            agenda: Agenda::new(),
             versions: Vec::new(),
             current: Vec::new(),
             requests: Vec::new(),
@@ -172,8 +168,8 @@ impl Simulation {
     }
 
     fn drain(&mut self) -> RuleResult {
-        while let Some(Reverse((at_ns, _, _))) = self.agenda.peek() {
-            self.pass_until(*at_ns)?;
+        while let Some(at_ns) = self.agenda.next_ns() {
+            self.pass_until(at_ns)?;
         }
         Ok(())
     }
@@ -217,18 +213,9 @@ impl Simulation {
         self.drain()
     }
 
-    pub(super) fn plan(&mut self, at_ns: u64, event: SimulatedEvent) {
-        self.planned_count += 1;
-        self.agenda
-            .push(Reverse((at_ns, self.planned_count, event)));
-    }
-
     /// What is on the agenda until `end_ns` happens.
     fn pass_until(&mut self, end_ns: u64) -> RuleResult {
-        while let Some(Reverse((at_ns, _, event))) = self.agenda.peek().copied()
-            && at_ns <= end_ns
-        {
-            self.agenda.pop();
+        while let Some((at_ns, event)) = self.agenda.take_until(end_ns) {
             self.now_ns = self.now_ns.max(at_ns);
             self.event_count += 1;
             if self.event_count > EVENT_COUNT_MAX {
