@@ -1,9 +1,9 @@
-//! [`Collect`] of mimalloc, for the program whose allocator that is.
+//! [`Collector`] of mimalloc, for the program whose allocator that is.
 
-use crate::unused::Collect;
+use crate::unused::Collector;
 
 /// Pages of the calling thread in which nothing lives go to others, or to the system.
-pub const MIMALLOC: Collect = Collect {
+pub const MIMALLOC: Collector = Collector {
     to_threads: collect::<false>,
     to_system: collect::<true>,
 };

@@ -10,32 +10,32 @@ use std::sync::OnceLock;
 
 /// How an allocator gives back what the calling thread has freed.
 #[derive(Clone, Copy, Debug)]
-pub struct Collect {
+pub struct Collector {
     /// To other threads.
     pub to_threads: fn(),
     /// To the system, from all threads that have given back.
     pub to_system: fn(),
 }
 
-static COLLECT: OnceLock<Collect> = OnceLock::new();
+static COLLECTOR: OnceLock<Collector> = OnceLock::new();
 
 /// Registers how the allocator of this process does it. The first one counts.
-pub fn register(collect: Collect) {
-    let _ = COLLECT.set(collect);
+pub fn register(collector: Collector) {
+    let _ = COLLECTOR.set(collector);
 }
 
 /// Lets other threads have what the calling thread has freed. For the end of a preparation: some
 /// microseconds.
 pub fn give_to_threads() {
-    if let Some(collect) = COLLECT.get() {
-        (collect.to_threads)();
+    if let Some(collector) = COLLECTOR.get() {
+        (collector.to_threads)();
     }
 }
 
 /// Lets the system have it. For the end of a start: each page that is needed again is a fault.
 pub fn give_to_system() {
-    if let Some(collect) = COLLECT.get() {
-        (collect.to_system)();
+    if let Some(collector) = COLLECTOR.get() {
+        (collector.to_system)();
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
         give_to_threads();
         let count = |index: usize| CALLS[index].load(Ordering::Relaxed);
         assert_eq!((count(0), count(1)), (0, 0));
-        register(Collect {
+        register(Collector {
             to_threads: || {
                 CALLS[0].fetch_add(1, Ordering::Relaxed);
             },
