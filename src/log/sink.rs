@@ -93,9 +93,9 @@ pub(crate) struct LogSink {
 #[derive(Debug, Default)]
 struct SinkShared {
     file: ArcSwapOption<LogFile>,
-    /// Whether there is one. A thread that reads `file` is noted in a list that each change of any
-    /// such value walks, and threads of models need not be.
-    has_file: AtomicBool,
+    /// Whether there ever was one. A thread that reads `file` is noted in a list that each change
+    /// of any such value walks, and threads of models need not be.
+    had_file: AtomicBool,
     /// Lines and bytes that are queued or being written.
     pending_lines: AtomicUsize,
     pending_bytes: AtomicUsize,
@@ -135,9 +135,11 @@ impl LogSink {
 
     /// All further lines go to `file`; without one, to the console.
     pub(crate) fn set_file(&self, file: Option<LogFile>) {
-        let has_file = file.is_some();
+        // Never taken back: two changes at once must not end with a file that nobody looks for.
+        if file.is_some() {
+            self.shared.had_file.store(true, Ordering::Release);
+        }
         self.shared.file.store(file.map(Arc::new));
-        self.shared.has_file.store(has_file, Ordering::Release);
     }
 
     pub(crate) fn path(&self) -> Option<String> {
@@ -212,8 +214,8 @@ impl LogSink {
 impl SinkShared {
     /// Where lines go now, if not to the console.
     fn file(&self) -> Option<Arc<LogFile>> {
-        let has_file = self.has_file.load(Ordering::Acquire);
-        has_file.then(|| self.file.load_full()).flatten()
+        let had_file = self.had_file.load(Ordering::Acquire);
+        had_file.then(|| self.file.load_full()).flatten()
     }
 
     fn drop_line(&self, stream: StandardStream, bytes: usize) {
