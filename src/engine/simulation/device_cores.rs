@@ -1,13 +1,14 @@
 //! Models that share the core of a device: threads that give them turns, calls that block for a
 //! while or for long, and the timer thread that looks after them. What decides is the server's own
-//! ([`CoreSharing`], [`Round`], [`CoreActivity`], [`BlockedTime`], `InFlightBatches`).
+//! ([`CoreSharing`], [`RoundRobin`], [`CoreActivity`], [`BlockedTime`], `InFlightBatches`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use conch_scheduler::testing::Random;
 
 use crate::execution::streams::sharing::{
-    BLOCKED_NS_MAX, BlockedTime, CALL_NS_MAX, CoreActivity, CoreId, CoreSharing, MemberId, Round,
+    BLOCKED_NS_MAX, BlockedTime, CALL_NS_MAX, CoreActivity, CoreId, CoreSharing, MemberId,
+    RoundRobin,
 };
 use crate::simulation::agenda::Agenda;
 use crate::simulation::device_models::SimulatedModel;
@@ -50,7 +51,7 @@ enum DeviceEvent {
 #[derive(Default)]
 struct SimulatedThread {
     members: Vec<usize>,
-    round: Option<Round>,
+    round: Option<RoundRobin>,
     is_asleep: bool,
     sleep_count: u64,
     is_notified: bool,
@@ -265,7 +266,7 @@ impl DeviceSimulation {
                 if thread.members.len() > 1 {
                     self.begin_watch(core);
                 }
-                Round::default()
+                RoundRobin::default()
             }
         };
         let members = self.threads[&core].members.clone();

@@ -25,7 +25,7 @@ use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::ModelQueue;
 use crate::execution::seat::panicked;
 use crate::execution::streams::device_cores::{DeviceKey, DeviceTable};
-use crate::execution::streams::sharing::{CoreId, MemberId, Round};
+use crate::execution::streams::sharing::{CoreId, MemberId, RoundRobin};
 use crate::execution::streams::stream_core::{StreamCore, StreamStep};
 use crate::execution::streams::stream_instance::StreamInstance;
 use crate::threads::placement::Placement;
@@ -259,7 +259,7 @@ impl DeviceCore {
         if members.len() > 1 && self.begin_watch() {
             table.watch_later(self);
         }
-        let mut round = Round::default();
+        let mut round = RoundRobin::default();
         while let Some(member) = round.next(members) {
             if self.give_turn(table, member, StreamCore::step) == Ok(StreamStep::Busy) {
                 round.note_busy();

@@ -21,9 +21,9 @@ pub(crate) type MemberId = u64;
 pub(crate) const BLOCKED_NS_MAX: u64 = 250_000_000;
 /// A call that takes longer than that blocks, which it must not.
 pub(crate) const CALL_NS_MAX: u64 = 10_000_000;
-/// Time that is forgotten while so much passes: a model that blocks for less of its time than that
-/// keeps its place.
-const FORGOTTEN_PART: u64 = 16;
+/// What part of the time that passes is forgotten: a model that blocks for less of its time than
+/// that keeps its place.
+const DECAY_DIVISOR: u64 = 16;
 
 /// The cores of one device, and the models that each drives.
 #[derive(Debug, Default)]
@@ -187,7 +187,7 @@ impl BlockedTime {
             return;
         }
         let passed_ns = now_ns.saturating_sub(self.noted_ns);
-        let left_ns = self.blocked_ns.saturating_sub(passed_ns / FORGOTTEN_PART);
+        let left_ns = self.blocked_ns.saturating_sub(passed_ns / DECAY_DIVISOR);
         (self.blocked_ns, self.noted_ns) = (left_ns.saturating_add(duration_ns), now_ns);
     }
 
@@ -197,14 +197,14 @@ impl BlockedTime {
     }
 }
 
-/// One round of turns: every model has one, in order.
+/// One round of turns by round robin: every model has one, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct RoundRobin {
     next: usize,
     is_busy: bool,
 }
 
-impl Round {
+impl RoundRobin {
     /// Whose turn it is; none once all had theirs.
     pub(crate) fn next<'m, M>(&mut self, members: &'m [M]) -> Option<&'m M> {
         let member = members.get(self.next)?;
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn everyone_has_a_turn_in_each_round() {
-        let mut round = Round::default();
+        let mut round = RoundRobin::default();
         let mut turns = Vec::new();
         while let Some(member) = round.next(&[7, 8, 9]) {
             turns.push(*member);
@@ -334,6 +334,6 @@ mod tests {
             }
         }
         assert_eq!(turns, [7, 8, 9]);
-        assert!(round.is_busy() && !Round::default().is_busy());
+        assert!(round.is_busy() && !RoundRobin::default().is_busy());
     }
 }
