@@ -47,28 +47,25 @@ impl<'m> CopyPlan<'m> {
         source: MemorySource<'m>,
         target: &mut MemoryTarget<'m>,
     ) -> Result<(), Error> {
-        let address = target.take(source.len())?;
-        let (from, to) = (source.place(), target.place());
-        let stage = Stage::between(Some(from), to);
-        let source_at = Some((source.address(), from));
-        self.push(stage, owner, (address, to), source_at, source.len());
-        Ok(())
+        let stage = Stage::between(Some(source.place()), target.place());
+        self.add_to_stage(stage, owner, source, target)
     }
 
-    /// As [`add`](Self::add), for an input that is read by what computes, wherever it lies: in
-    /// flight it is copied before that.
+    /// As [`add`](Self::add), in a stage that does not follow from where the memory lies: inputs
+    /// are copied before what computes reads them, and outputs after it, also within the device.
     ///
     /// # Errors
     /// `Internal` if it does not fit.
-    pub(super) fn add_input(
+    pub(super) fn add_to_stage(
         &mut self,
+        stage: Stage,
         owner: usize,
         source: MemorySource<'m>,
         target: &mut MemoryTarget<'m>,
     ) -> Result<(), Error> {
         let to = (target.take(source.len())?, target.place());
         let from = Some((source.address(), source.place()));
-        self.push(Stage::In, owner, to, from, source.len());
+        self.push(stage, owner, to, from, source.len());
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use conch_memory::MemoryPlace;
 
 use super::copies::CopyPlan;
 use super::memory::{MemorySource, MemoryTarget};
+use super::plan::Stage;
 use super::stream::DeviceStream;
 use super::workspace::Workspace;
 use crate::Error;
@@ -56,7 +57,7 @@ impl DeviceGather {
         // SAFETY: the block is that long, and borrowed with `self`.
         let mut target = unsafe { MemoryTarget::new(base, len, self.place, c"a joined input")? };
         for part in parts {
-            copies.add_input(0, *part, &mut target)?;
+            copies.add_to_stage(Stage::In, 0, *part, &mut target)?;
         }
         // SAFETY: as above; nobody but the copies writes there until `self` is used again.
         Ok(unsafe { MemorySource::new(base, len, self.place) })

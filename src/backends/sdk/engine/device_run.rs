@@ -5,11 +5,11 @@
 use super::delivery::{deliver, open_responses, send};
 use super::device_delivery::DeviceOutputs;
 use super::inputs::{JoinedInput, count_rows, gather};
-use super::response_memory::{Reach, ResponseMemory, response_memory};
+use super::response_memory::{WritableMemory, device_targets};
 use super::runner_parts::{RunnerParts, run_session};
 use super::session::{Output as _, Session};
 use super::targets::wanted_outputs;
-use super::tensor::{OutputData, Target};
+use super::tensor::OutputData;
 use crate::{Batch, DeviceStream, Error};
 
 /// Runs a batch and sends its responses.
@@ -39,24 +39,8 @@ pub(super) fn run<S: Session>(
         [Some(response)] if parts.session.writes_in_place() => Some(response),
         _ => None,
     };
-    let mut targets = Vec::with_capacity(wanted.len());
-    let mut copy_targets = Vec::with_capacity(wanted.len());
-    for plan in &wanted {
-        let memory = match single {
-            Some(response) => {
-                response_memory(plan, response, batch, total, Reach::Everywhere(place))?
-            }
-            None => None,
-        };
-        let (memory, copy_target) = match memory {
-            Some(ResponseMemory::InPlace(memory)) => (Some(memory), None),
-            Some(ResponseMemory::ByCopy(target)) => (None, Some(target)),
-            None => (None, None),
-        };
-        let info = &plan.info;
-        targets.push(Target { info, memory });
-        copy_targets.push(copy_target);
-    }
+    let writable = WritableMemory::DeviceAndHost(place);
+    let (mut targets, copy_targets) = device_targets(&wanted, single, batch, total, writable)?;
     let outputs = if wanted.is_empty() {
         Vec::new()
     } else {

@@ -8,11 +8,11 @@
 use super::device_delivery::DeviceOutputs;
 use super::inputs::{JoinedInput, count_rows, gather};
 use super::plan::{FeedPlan, OutputPlan, feed_plans, gather_on_device, output_plans};
-use super::response_memory::{Reach, ResponseMemory, response_memory};
+use super::response_memory::{WritableMemory, device_targets};
 use super::runner_parts::watched;
 use super::session::{EnqueueSession, Output as _};
 use super::targets::wanted_outputs;
-use super::tensor::{Feed, OutputData, Target};
+use super::tensor::{Feed, OutputData};
 use crate::{
     BatchStreams, CancellationWatch, DetachedBatch, DeviceBatches, DeviceStream, DeviceWork, Error,
     ModelConfig,
@@ -21,14 +21,14 @@ use crate::{
 /// A session, and its batches in flight.
 pub(super) struct InFlightRunner<S: EnqueueSession> {
     /// Dropped first: it waits for what is in flight, whose outputs the session made.
-    batches: DeviceBatches<Slot<S::Output>>,
-    shared: Shared<S>,
+    batches: DeviceBatches<SlotState<S::Output>>,
+    shared: SharedParts<S>,
     /// What the session enqueues on. It outlives the session.
     _stream: DeviceStream,
 }
 
 /// What all batches share.
-struct Shared<S> {
+struct SharedParts<S> {
     session: S,
     outputs: Vec<OutputPlan>,
     /// Where runs can be interrupted as long as they are enqueued.
@@ -36,7 +36,7 @@ struct Shared<S> {
 }
 
 /// What a batch in flight has of its own.
-struct Slot<O> {
+struct SlotState<O> {
     feeds: Vec<FeedPlan>,
     /// Rows of each request of the batch.
     rows: Vec<usize>,
@@ -68,18 +68,18 @@ impl<S: EnqueueSession> InFlightRunner<S> {
                 compute: stream.handle(),
                 copy_out: copies,
             };
-            let slot = Slot {
+            let state = SlotState {
                 feeds,
                 rows: Vec::new(),
                 shapes: Vec::new(),
                 outputs: Vec::new(),
             };
-            batches.add_slot(streams, slot)?;
+            batches.add_slot(streams, state)?;
         }
         let watch = session.interrupt().map(CancellationWatch::new);
         Ok(InFlightRunner {
             batches,
-            shared: Shared {
+            shared: SharedParts {
                 outputs: output_plans(config, session.signature())?,
                 watch: watch.transpose()?,
                 session,
@@ -98,7 +98,7 @@ impl<S: EnqueueSession> InFlightRunner<S> {
         self.batches.enqueue(
             batch,
             |request| request.respond(),
-            |slot, work| shared.enqueue(model_name, slot, work),
+            |state, work| shared.enqueue(model_name, state, work),
         );
     }
 
@@ -108,7 +108,7 @@ impl<S: EnqueueSession> InFlightRunner<S> {
     }
 }
 
-impl<S: EnqueueSession> Shared<S> {
+impl<S: EnqueueSession> SharedParts<S> {
     /// Enqueues all work of a batch.
     ///
     /// # Errors
@@ -116,18 +116,18 @@ impl<S: EnqueueSession> Shared<S> {
     fn enqueue<'m>(
         &mut self,
         model_name: &str,
-        slot: &'m mut Slot<S::Output>,
+        state: &'m mut SlotState<S::Output>,
         work: &mut DeviceWork<'m>,
     ) -> Result<(), Error> {
         // Those of the batch that had the slot before, which is done.
-        slot.outputs.clear();
+        state.outputs.clear();
         let (batch, place) = (work.batch(), work.place());
-        let Slot {
+        let SlotState {
             feeds,
             rows,
             shapes,
             outputs: held,
-        } = slot;
+        } = state;
         let total = count_rows(model_name, batch, rows)?;
         let mut gathered = gather(feeds, model_name, batch, Some(work.copies()))?;
         shapes.clear();
@@ -142,24 +142,8 @@ impl<S: EnqueueSession> Shared<S> {
             1 if self.session.writes_in_place() => work.response(0),
             _ => None,
         };
-        let mut targets = Vec::with_capacity(wanted.len());
-        let mut copy_targets = Vec::with_capacity(wanted.len());
-        for plan in &wanted {
-            let memory = match single {
-                Some(response) => {
-                    response_memory(plan, response, batch, total, Reach::Device(place))?
-                }
-                None => None,
-            };
-            let (memory, copy_target) = match memory {
-                Some(ResponseMemory::InPlace(memory)) => (Some(memory), None),
-                Some(ResponseMemory::ByCopy(target)) => (None, Some(target)),
-                None => (None, None),
-            };
-            let info = &plan.info;
-            targets.push(Target { info, memory });
-            copy_targets.push(copy_target);
-        }
+        let writable = WritableMemory::Device(place);
+        let (mut targets, copy_targets) = device_targets(&wanted, single, batch, total, writable)?;
         if !wanted.is_empty() {
             let (session, watch) = (&mut self.session, self.watch.as_ref());
             let enqueue = || session.enqueue(work, &feeds, &mut targets);
@@ -174,8 +158,8 @@ impl<S: EnqueueSession> Shared<S> {
             let contents = output.read()?;
             let OutputData::Device(source) = contents.data else {
                 return Err(Error::internal(format!(
-                    "output '{}' is in main memory, and its run is in flight: set \
-                     batches_in_flight to 1",
+                    "output '{}' of model '{model_name}' is in main memory, and its run is in \
+                     flight: set the model's parameter batches_in_flight to 1",
                     plan.info.name.to_string_lossy()
                 )));
             };

@@ -53,10 +53,7 @@ impl<'m> DeviceWork<'m> {
         source: MemorySource<'m>,
         target: &mut MemoryTarget<'m>,
     ) -> Result<(), Error> {
-        let to = (target.take(source.len())?, target.place());
-        let from = Some((source.address(), source.place()));
-        self.copies.push(Stage::Out, owner, to, from, source.len());
-        Ok(())
+        self.copies.add_to_stage(Stage::Out, owner, source, target)
     }
 
     /// Makes `source`, which the engine made, the next value of a state of `request`, the one of
