@@ -163,18 +163,15 @@ impl engine::Session for Session {
     }
 }
 
-impl Session {
-    /// Why its runs on a GPU cannot be left there; none if they can.
-    pub fn in_flight_obstacle(&self) -> Option<String> {
+impl engine::EnqueueSession for Session {
+    fn in_flight_obstacle(&self) -> Option<String> {
         match self {
             Session::OnnxRuntime(session) => session.in_flight_obstacle(),
             #[cfg(feature = "embedded")]
             Session::Embedded(_) => Some("the embedded engine runs on CPUs".to_owned()),
         }
     }
-}
 
-impl engine::EnqueueSession for Session {
     fn enqueue<'m>(
         &mut self,
         work: &mut DeviceWork<'m>,

@@ -6,11 +6,10 @@ use conch_backend_sdk as sdk;
 use sdk::engine::complete::autofill;
 use sdk::engine::model_file::model_file;
 use sdk::engine::validate::validate;
-use sdk::engine::{self, Engines, InFlightDepth, Session as _, StreamRunner, threads};
-use sdk::{
-    BackendContext, Batch, DetachedBatch, DeviceStream, Error, InstanceContext, ModelConfig,
-    ModelContext,
+use sdk::engine::{
+    self, Engines, InFlightDepth, Session as _, SessionInstance, SessionModel, threads,
 };
+use sdk::{BackendContext, DeviceStream, Error, InstanceContext, ModelConfig, ModelContext};
 
 use crate::accelerators::{self, Accelerators};
 use crate::engine::{Choice, Engine, Session};
@@ -95,7 +94,7 @@ pub struct Model {
 
 impl sdk::Model for Model {
     type Backend = Backend;
-    type Instance = Instance;
+    type Instance = SessionInstance<Model>;
 
     fn initialize(backend: &Backend, context: &mut ModelContext) -> Result<Self, Error> {
         let name = context.name().to_owned();
@@ -148,12 +147,22 @@ impl sdk::Model for Model {
     }
 }
 
-impl Model {
-    /// Loads the session of an instance, on its thread, and checks the configuration against it.
-    /// On a GPU it enqueues on `stream`.
-    ///
-    /// # Errors
-    /// What the engine says, or what disagrees.
+impl SessionModel for Model {
+    type Session = Session;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn depth(&self) -> &InFlightDepth {
+        &self.depth
+    }
+
+    /// Also checks the configuration against it.
     fn load(
         &self,
         context: &InstanceContext,
@@ -181,49 +190,5 @@ impl Model {
         }
         validate(&self.name, &self.config, session.signature())?;
         Ok(session)
-    }
-}
-
-/// One executable copy of a model.
-pub struct Instance(StreamRunner<Session>);
-
-impl sdk::Instance for Instance {
-    type Model = Model;
-
-    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        let config = &model.config;
-        let stream = DeviceStream::open(context, config.stream_priority())?;
-        let session = model.load(context, stream.as_ref())?;
-        let depth = model.depth.clone().unless(session.in_flight_obstacle());
-        let runner = match (stream, &depth) {
-            (Some(stream), InFlightDepth::UpTo(depth)) => {
-                StreamRunner::in_flight(config, session, stream, *depth)?
-            }
-            (stream, _) => StreamRunner::blocking(config, session, stream)?,
-        };
-        depth.log(&model.depth, context, config);
-        Ok(Instance(runner))
-    }
-
-    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        self.0.execute(&model.name, batch)
-    }
-}
-
-impl sdk::StreamInstance for Instance {
-    fn is_blocking(model: &Model) -> bool {
-        model.depth.is_blocking(&model.config)
-    }
-
-    fn depth_max(&self) -> usize {
-        self.0.depth_max()
-    }
-
-    fn enqueue(&mut self, model: &Model, batch: DetachedBatch) {
-        self.0.enqueue(&model.name, batch);
-    }
-
-    fn poll(&mut self, _model: &Model) -> usize {
-        self.0.poll()
     }
 }

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use conch_backend_sdk as sdk;
 use sdk::engine::model_file::model_file;
 use sdk::engine::{
-    InFlightDepth, StreamRunner, beside, first_gpu, gpu_instance_error, prefer_cpus, threads,
+    InFlightDepth, SessionInstance, SessionModel, beside, first_gpu, gpu_instance_error,
+    prefer_cpus, threads,
 };
 use sdk::serde_json::Value;
 use sdk::{
-    BackendContext, Batch, DetachedBatch, DeviceStream, Error, InstanceContext, Kind, ModelConfig,
-    ModelContext, StreamHandle,
+    BackendContext, DeviceStream, Error, InstanceContext, Kind, ModelConfig, ModelContext,
+    StreamHandle,
 };
 
 use crate::compiled::CompiledModel;
@@ -127,7 +128,7 @@ struct SharedModel {
 
 impl sdk::Model for Model {
     type Backend = Backend;
-    type Instance = Instance;
+    type Instance = SessionInstance<Model>;
 
     fn initialize(backend: &Backend, context: &mut ModelContext) -> Result<Self, Error> {
         let name = context.name().to_owned();
@@ -191,9 +192,22 @@ fn refuse_python(name: &str, context: &ModelContext) -> Result<(), Error> {
     )))
 }
 
-impl Model {
-    /// The session of an instance, on its thread, which enqueues on `stream` if it is on a GPU.
-    fn session(
+impl SessionModel for Model {
+    type Session = Session;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn depth(&self) -> &InFlightDepth {
+        &self.depth
+    }
+
+    fn load(
         &self,
         context: &InstanceContext,
         stream: Option<&DeviceStream>,
@@ -226,7 +240,9 @@ impl Model {
             stream,
         ))
     }
+}
 
+impl Model {
     /// Opens what torch has for GPUs.
     ///
     /// # Errors
@@ -309,49 +325,6 @@ impl Model {
             }
         };
         Ok((Program::Compiled(container), compiled.wiring.clone()))
-    }
-}
-
-/// One executable copy of a model.
-pub struct Instance(StreamRunner<Session>);
-
-impl sdk::Instance for Instance {
-    type Model = Model;
-
-    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
-        let config = &model.config;
-        let stream = DeviceStream::open(context, config.stream_priority())?;
-        let session = model.session(context, stream.as_ref())?;
-        let runner = match (stream, &model.depth) {
-            (Some(stream), InFlightDepth::UpTo(depth)) => {
-                StreamRunner::in_flight(config, session, stream, *depth)?
-            }
-            (stream, _) => StreamRunner::blocking(config, session, stream)?,
-        };
-        model.depth.log(&model.depth, context, config);
-        Ok(Instance(runner))
-    }
-
-    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
-        self.0.execute(&model.name, batch)
-    }
-}
-
-impl sdk::StreamInstance for Instance {
-    fn is_blocking(model: &Model) -> bool {
-        model.depth.is_blocking(&model.config)
-    }
-
-    fn depth_max(&self) -> usize {
-        self.0.depth_max()
-    }
-
-    fn enqueue(&mut self, model: &Model, batch: DetachedBatch) {
-        self.0.enqueue(&model.name, batch);
-    }
-
-    fn poll(&mut self, _model: &Model) -> usize {
-        self.0.poll()
     }
 }
 

@@ -64,13 +64,18 @@ impl InFlightDepth {
 
     /// What [`StreamInstance::is_blocking`](crate::StreamInstance::is_blocking) is to say of a
     /// model: instances on CPUs block as well.
-    pub fn is_blocking(&self, config: &ModelConfig) -> bool {
+    pub(super) fn is_blocking(&self, config: &ModelConfig) -> bool {
         matches!(self, InFlightDepth::Blocking(_)) || first_gpu(config).is_none()
     }
 
     /// Logs what an instance does, if it is on a GPU. `of_model` is what was known when the model
     /// was loaded.
-    pub fn log(&self, of_model: &InFlightDepth, context: &InstanceContext, config: &ModelConfig) {
+    pub(super) fn log(
+        &self,
+        of_model: &InFlightDepth,
+        context: &InstanceContext,
+        config: &ModelConfig,
+    ) {
         if context.kind != Kind::Gpu {
             return;
         }

@@ -34,9 +34,9 @@ mod response_memory;
 mod runner;
 mod runner_parts;
 mod session;
+mod session_instance;
 mod settings;
 mod states;
-mod stream_runner;
 mod targets;
 mod tensor;
 pub mod threads;
@@ -51,11 +51,11 @@ pub use library_place::{LibraryPlace, beside};
 pub use only_engine::OnlyEngine;
 pub use runner::Runner;
 pub use session::{EnqueueSession, Output, Session};
+pub use session_instance::{SessionInstance, SessionModel};
 pub use settings::{
     DEFAULT_MAX_BATCH_SIZE, default_max_batch_size, first_gpu, gpu_instance_error, prefer_cpus,
     refuse_gpu,
 };
-pub use stream_runner::StreamRunner;
 pub use tensor::{
     Contents, Feed, FeedData, Memory, OutputBuffer, OutputData, Signature, Target, TensorInfo,
 };

@@ -45,6 +45,12 @@ pub trait Session: Send {
 
 /// A session on a GPU that can leave a run on the stream of its instance.
 pub trait EnqueueSession: Session<Output: Send> {
+    /// Why its runs have to be waited for all the same, as only the loaded model tells; none if
+    /// they need not be. Asked once.
+    fn in_flight_obstacle(&self) -> Option<String> {
+        None
+    }
+
     /// Enqueues a run by [`DeviceWork::compute`], on the stream that the session has as well. What
     /// is borrowed for `'m` stays until the batch is done, as the outputs that are returned do.
     /// Targets have no memory but of the session's GPU. Outputs lie there, or where targets have
