@@ -19,8 +19,8 @@ use crate::record::record;
 use crate::session::GpuSession;
 use crate::settings::settings;
 
-/// A tensor of a run, where it lies on the device.
-struct Place {
+/// A tensor of a run, and where it lies on the device.
+struct DeviceTensor {
     name: CString,
     element: c_int,
     shape: Vec<i64>,
@@ -33,8 +33,8 @@ pub struct EnqueuedRun {
     session: usize,
     device: i32,
     stream: usize,
-    inputs: Vec<Place>,
-    outputs: Vec<Place>,
+    inputs: Vec<DeviceTensor>,
+    outputs: Vec<DeviceTensor>,
     /// Of all outputs, in their order.
     made: Vec<Raw>,
 }
@@ -57,7 +57,7 @@ pub unsafe fn prepare(
         };
         // SAFETY: the value is live, and holds no strings on a device.
         let TensorDescription { element, shape, .. } = unsafe { describe(*value)? };
-        inputs.push(Place {
+        inputs.push(DeviceTensor {
             name: name.clone(),
             element,
             shape,
@@ -101,7 +101,7 @@ pub unsafe fn prepare(
         let value = unsafe { tensor_over(data, len, shape.as_ptr(), shape.len(), element)? };
         memory::register(value, made);
         run.made.push(value);
-        run.outputs.push(Place {
+        run.outputs.push(DeviceTensor {
             name: name.clone(),
             element,
             shape,
@@ -155,7 +155,7 @@ impl EnqueuedRun {
                 )?
             });
         }
-        let name = |place: &Place| place.name.as_ptr();
+        let name = |tensor: &DeviceTensor| tensor.name.as_ptr();
         let input_names: Vec<_> = self.inputs.iter().map(name).collect();
         let output_names: Vec<_> = self.outputs.iter().map(name).collect();
         let mut outputs: Vec<Raw> = vec![ptr::null_mut(); self.outputs.len()];
@@ -179,10 +179,10 @@ impl EnqueuedRun {
         }
         ran?;
         let mut stored = Ok(());
-        for (place, output) in self.outputs.iter().zip(outputs) {
+        for (tensor, output) in self.outputs.iter().zip(outputs) {
             // SAFETY: made by the run, ours, and without strings.
             unsafe {
-                stored = stored.and(store(place, output, self.device, cuda));
+                stored = stored.and(store(tensor, output, self.device, cuda));
                 real.release_value(output);
             }
         }
@@ -192,23 +192,28 @@ impl EnqueuedRun {
 
 /// # Safety
 /// The output is live and holds no strings.
-unsafe fn store(place: &Place, output: Raw, device: i32, cuda: &Cuda) -> Result<(), Failure> {
+unsafe fn store(
+    tensor: &DeviceTensor,
+    output: Raw,
+    device: i32,
+    cuda: &Cuda,
+) -> Result<(), Failure> {
     // SAFETY: by this function's contract.
     let TensorDescription {
         element,
         shape,
         data,
     } = unsafe { describe(output)? };
-    if (element, &shape) != (place.element, &place.shape) {
+    if (element, &shape) != (tensor.element, &tensor.shape) {
         return Err(Failure::Double(format!(
             "an output of shape {shape:?} that was to have {:?}",
-            place.shape
+            tensor.shape
         )));
     }
-    if place.len > 0 {
+    if tensor.len > 0 {
         // SAFETY: as many bytes as type and shape say.
-        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), place.len) };
-        cuda.write(place.address, bytes, device)?;
+        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), tensor.len) };
+        cuda.write(tensor.address, bytes, device)?;
     }
     Ok(())
 }

@@ -72,45 +72,50 @@ unsafe extern "C" fn set_env_severity(env: Raw, severity: c_int) -> Status {
     })())
 }
 
-/// Says what is ordered of the graph of a session. TensorRT says it to the environment's log.
+/// Says what is ordered of the graph of a session. TensorRT says it to the environment's log, and
+/// of graphs within operators before that of the whole.
 pub fn tell_placement(has_tensorrt: bool) {
     let Some(logger) = *logger() else { return };
-    let (severity, message) = match (has_tensorrt, settings().copies) {
-        (true, _) if logger.severity > INFO => return,
-        (true, _) if settings().is_partitioned => (
-            INFO,
-            "[TensorRT EP] Graph is partitioned and number of subgraphs running on TensorRT \
-             execution provider is 2"
-                .to_owned(),
-        ),
-        (true, _) => (
-            INFO,
-            "[TensorRT EP] Whole graph will run on TensorRT execution provider".to_owned(),
-        ),
-        (false, 0) => return,
-        (false, count) => (
+    let whole = "[TensorRT EP] Whole graph will run on TensorRT execution provider";
+    let partitioned = "[TensorRT EP] Graph is partitioned and number of subgraphs running on \
+                       TensorRT execution provider is 2";
+    match (has_tensorrt, settings().copies) {
+        (true, _) if logger.severity > INFO => {}
+        (true, _) => {
+            logger.tell(INFO, whole);
+            if settings().is_partitioned {
+                logger.tell(INFO, partitioned);
+            }
+        }
+        (false, 0) => {}
+        (false, count) => logger.tell(
             WARNING,
-            format!(
+            &format!(
                 "{count} Memcpy nodes are added to the graph test for CUDAExecutionProvider. It \
                  might have negative impact on performance"
             ),
         ),
-    };
-    let message = CString::new(message).unwrap_or_default();
-    let texts = [c"onnxruntime", c"", c"double.cc:1 ApplyImpl"];
-    let [category, id, location] = texts.map(|text| text.as_ptr());
-    let parameter = std::ptr::with_exposed_provenance_mut(logger.parameter);
-    // SAFETY: the server's function, for these texts, on the thread that makes the session.
-    unsafe {
-        (logger.function)(
-            parameter,
-            severity,
-            category,
-            id,
-            location,
-            message.as_ptr(),
-        )
-    };
+    }
+}
+
+impl Logger {
+    fn tell(&self, severity: c_int, message: &str) {
+        let message = CString::new(message).unwrap_or_default();
+        let texts = [c"onnxruntime", c"", c"double.cc:1 ApplyImpl"];
+        let [category, id, location] = texts.map(|text| text.as_ptr());
+        let parameter = std::ptr::with_exposed_provenance_mut(self.parameter);
+        // SAFETY: the server's function, for these texts, on the thread that makes the session.
+        unsafe {
+            (self.function)(
+                parameter,
+                severity,
+                category,
+                id,
+                location,
+                message.as_ptr(),
+            )
+        };
+    }
 }
 
 /// The functions of this module, by their index in the table.

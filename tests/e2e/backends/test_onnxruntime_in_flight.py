@@ -261,7 +261,7 @@ class Faults(InFlightCase):
         self.assert_times("near", [[1, 2, 3, 4]])
 
     def test_a_request_that_is_wrong_fails_alone(self):
-        """Of two in a batch, the one with a bad region; of two batches, the one that cannot be enqueued."""
+        """Of batches at once, those that cannot be enqueued fail, and the others are answered."""
         self.serve("pairs", PAIRS, onnx_model.pairs())
 
         def ask(number):
@@ -271,7 +271,6 @@ class Faults(InFlightCase):
                 self.assertEqual(status, 500 if number % 2 else 200, head)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             list(pool.map(ask, range(4)))
-
 
 
 if __name__ == "__main__":

@@ -10,16 +10,31 @@ use std::cell::Cell;
 /// `<count> Memcpy nodes are added to the graph <name> for CUDAExecutionProvider. ...`, for each
 /// graph that has some.
 const COPIES: &str = " Memcpy nodes are added to the graph ";
-/// `[TensorRT EP] Whole graph will run on TensorRT execution provider`.
+/// `[TensorRT EP] Whole graph will run on TensorRT execution provider`, also for a graph within an
+/// operator of a graph that does not.
 const WHOLE_GRAPH: &str = "Whole graph will run on TensorRT execution provider";
+/// `[TensorRT EP] Graph is partitioned and number of subgraphs running on TensorRT execution
+/// provider is <count>`.
+const PARTITIONED: &str = "Graph is partitioned and number of subgraphs running on TensorRT";
+/// `[TensorRT EP] No graph will run on TensorRT execution provider`.
+const NO_GRAPH: &str = "No graph will run on TensorRT execution provider";
 
 /// What was told of a session that was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     /// Copies between the GPU and operators that read or write main memory.
     pub(super) copy_count: u64,
+    /// TensorRT runs a graph as a whole.
+    has_whole_graph: bool,
+    /// TensorRT leaves operators of a graph to others.
+    has_divided_graph: bool,
+}
+
+impl Placement {
     /// TensorRT runs all operators.
-    pub(super) is_whole_on_tensorrt: bool,
+    pub(super) fn is_whole_on_tensorrt(self) -> bool {
+        self.has_whole_graph && !self.has_divided_graph
+    }
 }
 
 thread_local! {
@@ -47,7 +62,8 @@ pub(super) fn note(message: &str) {
             .and_then(|count| count.parse().ok());
         told.copy_count = told.copy_count.saturating_add(count.unwrap_or(1));
     }
-    told.is_whole_on_tensorrt |= message.contains(WHOLE_GRAPH);
+    told.has_whole_graph |= message.contains(WHOLE_GRAPH);
+    told.has_divided_graph |= message.contains(PARTITIONED) || message.contains(NO_GRAPH);
     TOLD.set(Some(told));
 }
 
@@ -68,18 +84,29 @@ mod tests {
         note(&copies("7"));
         let tell =
             |messages: &[&str]| watched(|| messages.iter().for_each(|message| note(message))).1;
-        let expected = |copy_count, is_whole_on_tensorrt| Placement {
-            copy_count,
-            is_whole_on_tensorrt,
-        };
-        assert_eq!(tell(&[]), expected(0, false), "nothing of before");
+        assert_eq!(tell(&[]), Placement::default(), "nothing of before");
         let messages = [&copies("3")[..], "other", &copies("2")];
-        assert_eq!(tell(&messages), expected(5, false));
-        assert_eq!(tell(&[&copies("some")]), expected(1, false));
+        assert_eq!(tell(&messages).copy_count, 5);
+        assert_eq!(tell(&[&copies("some")]).copy_count, 1);
         let whole = "[TensorRT EP] Whole graph will run on TensorRT execution provider";
-        assert_eq!(tell(&[whole]), expected(0, true));
         let partitioned = "[TensorRT EP] Graph is partitioned and number of subgraphs running on \
                            TensorRT execution provider is 2";
-        assert_eq!(tell(&[partitioned]), expected(0, false));
+        let none = "[TensorRT EP] No graph will run on TensorRT execution provider";
+        for (messages, expected) in [
+            (&[][..], false),
+            (&[whole], true),
+            (&[whole, whole], true),
+            (&[partitioned], false),
+            (&[none], false),
+            // Of a graph within an operator, and of the one that has the operator.
+            (&[whole, partitioned], false),
+            (&[none, whole], false),
+        ] {
+            assert_eq!(
+                tell(messages).is_whole_on_tensorrt(),
+                expected,
+                "{messages:?}"
+            );
+        }
     }
 }

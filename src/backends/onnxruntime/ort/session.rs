@@ -10,7 +10,6 @@ use sdk::engine::{Feed, OutputBuffer, Signature, Target, c_path};
 use sdk::{DeviceWork, Error, Interrupt};
 
 use super::options::SessionOptions;
-use super::placement::Placement;
 use super::providers::Gpu;
 use super::raw_session::RawSession;
 use super::run_options::RunOptions;
@@ -82,10 +81,8 @@ impl Session {
     /// Why a run on its GPU cannot be left on the stream; none if it can. Where operators read main
     /// memory, a run waits for the GPU, and memory between the two is only kept until it returns.
     pub fn in_flight_obstacle(&self) -> Option<String> {
-        let Placement {
-            copy_count,
-            is_whole_on_tensorrt,
-        } = self.session.placement;
+        let placement = self.session.placement;
+        let copy_count = placement.copy_count;
         if copy_count > 0 {
             let copies = if copy_count == 1 { "copy" } else { "copies" };
             return Some(format!(
@@ -93,7 +90,7 @@ impl Session {
                  within its graph"
             ));
         }
-        (self.has_tensorrt && !is_whole_on_tensorrt)
+        (self.has_tensorrt && !placement.is_whole_on_tensorrt())
             .then(|| "TensorRT does not run its whole graph".to_owned())
     }
 
