@@ -115,15 +115,10 @@ pub unsafe fn read(
     len: usize,
     device: usize,
 ) -> Result<(), Code> {
-    let pieces = lock(&driver.space).pieces(address, len, device)?;
-    let mut done = 0;
-    for piece in &pieces {
-        let (base, len) = alias(piece)?;
+    each_piece(driver, address, len, device, |base, start, len| {
         // SAFETY: the piece keeps its memory; the target has room by this function's contract.
-        unsafe { std::ptr::copy(base as *const u8, target.add(done), len) };
-        done += len;
-    }
-    Ok(())
+        unsafe { std::ptr::copy(base as *const u8, target.add(start), len) };
+    })
 }
 
 /// Copies into what a device may access.
@@ -137,13 +132,27 @@ pub unsafe fn write(
     len: usize,
     device: usize,
 ) -> Result<(), Code> {
+    each_piece(driver, address, len, device, |base, start, len| {
+        // SAFETY: the piece keeps its memory; the source is that long by this function's contract.
+        unsafe { std::ptr::copy(source.add(start), base as *mut u8, len) };
+    })
+}
+
+/// Calls `copy` for each piece of what a device may access: with where the server has it, where it
+/// begins within the whole, and its length.
+fn each_piece(
+    driver: &Driver,
+    address: u64,
+    len: usize,
+    device: usize,
+    mut copy: impl FnMut(usize, usize, usize),
+) -> Result<(), Code> {
     let pieces = lock(&driver.space).pieces(address, len, device)?;
-    let mut done = 0;
+    let mut start = 0;
     for piece in &pieces {
         let (base, len) = alias(piece)?;
-        // SAFETY: the piece keeps its memory; the source is that long by this function's contract.
-        unsafe { std::ptr::copy(source.add(done), base as *mut u8, len) };
-        done += len;
+        copy(base, start, len);
+        start += len;
     }
     Ok(())
 }
