@@ -125,6 +125,12 @@ pub trait Model: Send + Sync {
     /// The configuration changed while the model serves: other instances, another version policy.
     fn reconfigure(&self, _config: &Arc<ModelConfig>) {}
 
+    /// Whether no instance of it keeps batches in flight, though its backend's policy is
+    /// [`ExecutionPolicy::Streams`]: each then has a thread of its own.
+    fn is_blocking(&self) -> bool {
+        false
+    }
+
     /// The model's own strategy of batching, if it has one. Called once, after [`Model::bind`] and
     /// before the first instance.
     fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {

@@ -74,10 +74,11 @@ pub(super) fn instance_plan(
     entry: &Arc<ModelVersion>,
     config: &conch_config::ResolvedConfig,
     backend: &dyn conch_engine::Backend,
+    model: &dyn conch_engine::Model,
 ) -> Result<InstancePlan, Error> {
     Ok(InstancePlan {
         specs: instance_specs(&plan.id.name, &config.instance_groups)?,
-        policy: execution_policy(lifecycle, config, backend),
+        policy: execution_policy(lifecycle, config, backend, model),
         is_parallel: is_parallel(backend),
         warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
         limiter: lifecycle.limiter.clone(),
@@ -91,12 +92,13 @@ pub(super) fn execution_policy(
     lifecycle: &Lifecycle,
     config: &conch_config::ResolvedConfig,
     backend: &dyn conch_engine::Backend,
+    model: &dyn conch_engine::Model,
 ) -> ExecutionPolicy {
-    effective_policy(
-        backend.execution_policy(),
-        config,
-        lifecycle.limiter.is_some(),
-    )
+    let policy = match backend.execution_policy() {
+        ExecutionPolicy::Streams if model.is_blocking() => ExecutionPolicy::Blocking,
+        policy => policy,
+    };
+    effective_policy(policy, config, lifecycle.limiter.is_some())
 }
 
 /// Whether instances of one model are made concurrently: the operator's word, else the backend's.

@@ -247,7 +247,7 @@ impl Lifecycle {
         check_scheduling(&id.name, &config.scheduling)?;
         check_deadline_order(&id.name, &config)?;
         let specs = instance_specs(&id.name, &config.instance_groups)?;
-        let policy = execution_policy(self, &config, &*backend);
+        let policy = execution_policy(self, &config, &*backend, &*model);
         let instance_counts = cores::instance_counts(&specs, policy);
         let labels = Labels::read(&config, &plan.candidate.path)?;
         let states = InitialStates::of(&config, &plan.candidate.path, &self.budget)?;
@@ -272,7 +272,7 @@ impl Lifecycle {
         model.bind(&entry);
         let instance_plan = InstancePlan {
             progress: Arc::clone(progress),
-            ..instance_plan(self, plan, &entry, &entry.config, &*backend)?
+            ..instance_plan(self, plan, &entry, &entry.config, &*backend, &*model)?
         };
         let cores = cores::start_cores(&entry, &queue, &model, instance_plan, &self.placement)?;
         entry.set_load_duration(started.elapsed());

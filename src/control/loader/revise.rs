@@ -40,7 +40,8 @@ impl Lifecycle {
             ..(*entry.reported_config().message).clone()
         };
         let config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
-        let instance_plan = instance_plan(self, plan, &entry, &config, &*instances.backend)?;
+        let (backend, model) = (&*instances.backend, &*instances.model);
+        let instance_plan = instance_plan(self, plan, &entry, &config, backend, model)?;
         let revision =
             instances
                 .cores

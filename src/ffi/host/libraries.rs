@@ -185,8 +185,10 @@ impl BackendHost for BackendLibraries {
             })
         };
         let backend = slot.open(open, |backend| self.keep_open(backend, closes))?;
-        let server = Arc::clone(&self.server);
-        Ok(Arc::new(AttachedBackend::new(backend, server)))
+        Ok(Arc::new(AttachedBackend {
+            backend,
+            server: Arc::clone(&self.server),
+        }))
     }
 
     fn find(&self, spec: &BackendSpec) -> Result<(), Error> {

@@ -10,27 +10,47 @@ use super::model::LoadedModel;
 use super::queue_batcher::QueueBatcher;
 
 /// A loaded model as the engine drives it.
-pub(crate) struct ModelHandle(pub(crate) Arc<LoadedModel>);
+pub(super) struct ModelHandle {
+    model: Arc<LoadedModel>,
+    /// Of its backend's word, when it was loaded.
+    is_blocking: bool,
+}
+
+impl ModelHandle {
+    /// # Errors
+    /// What the backend returned.
+    pub(super) fn new(model: Arc<LoadedModel>) -> Result<Self, Error> {
+        let is_blocking = model.is_blocking()?;
+        Ok(ModelHandle { model, is_blocking })
+    }
+}
 
 impl Model for ModelHandle {
     fn config(&self) -> Arc<ResolvedConfig> {
-        self.0.current_config()
+        self.model.current_config()
     }
 
     fn bind(&self, version: &Arc<ModelVersion>) {
-        self.0.bind(version);
+        self.model.bind(version);
     }
 
     fn reconfigure(&self, config: &Arc<ResolvedConfig>) {
-        self.0.reconfigure(config);
+        self.model.reconfigure(config);
+    }
+
+    fn is_blocking(&self) -> bool {
+        self.is_blocking
     }
 
     fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
-        self.0.strategy()?;
-        Some(Box::new(QueueBatcher::new(&self.0)))
+        self.model.strategy()?;
+        Some(Box::new(QueueBatcher::new(&self.model)))
     }
 
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
-        Ok(Box::new(InstanceHandle::create(Arc::clone(&self.0), spec)?))
+        Ok(Box::new(InstanceHandle::create(
+            Arc::clone(&self.model),
+            spec,
+        )?))
     }
 }

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use conch_config::PreferredGroup;
@@ -97,23 +96,11 @@ pub(super) fn slot(key: &Path) -> Arc<LibrarySlot> {
     Arc::clone(lock(&SLOTS).entry(key.to_owned()).or_default())
 }
 
-/// A backend as one server uses it for one model.
+/// A backend as one server uses it.
 pub(super) struct AttachedBackend {
-    backend: Arc<LoadedBackend>,
+    pub(super) backend: Arc<LoadedBackend>,
     /// Which server its models belong to.
-    server: Arc<ServerHandle>,
-    /// The model that was loaded keeps no batches in flight, though the backend could.
-    is_blocking: AtomicBool,
-}
-
-impl AttachedBackend {
-    pub(super) fn new(backend: Arc<LoadedBackend>, server: Arc<ServerHandle>) -> Self {
-        AttachedBackend {
-            backend,
-            server,
-            is_blocking: AtomicBool::new(false),
-        }
-    }
+    pub(super) server: Arc<ServerHandle>,
 }
 
 impl Backend for AttachedBackend {
@@ -122,12 +109,7 @@ impl Backend for AttachedBackend {
     }
 
     fn execution_policy(&self) -> ExecutionPolicy {
-        match self.backend.execution_policy() {
-            ExecutionPolicy::Streams if self.is_blocking.load(Ordering::Relaxed) => {
-                ExecutionPolicy::Blocking
-            }
-            policy => policy,
-        }
+        self.backend.execution_policy()
     }
 
     fn preferred_groups(&self) -> &[PreferredGroup] {
@@ -145,9 +127,6 @@ impl Backend for AttachedBackend {
     fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
         let (backend, server) = (Arc::clone(&self.backend), Arc::clone(&self.server));
         let model = LoadedModel::load(backend, server, context)?;
-        // Asked for the threads of instances, which are made by the same server after this.
-        self.is_blocking
-            .store(model.is_blocking()?, Ordering::Relaxed);
-        Ok(Arc::new(ModelHandle(model)))
+        Ok(Arc::new(ModelHandle::new(model)?))
     }
 }
