@@ -5,10 +5,12 @@ computed it: what is between is in flight."""
 
 import concurrent.futures
 import contextlib
+import queue
 import threading
 import unittest
 
 import numpy
+import tritonclient.grpc as grpcclient
 
 import cuda
 import onnx_faults
@@ -18,7 +20,7 @@ from onnx_model import STRING
 from region import part
 from repository import tensors
 from test_batch_tensors import CONFIG as RAGGED, shown
-from test_onnxruntime_gpu import BACKEND, PAIRS, ROWS, OnnxGpuCase, accelerated, on_gpu
+from test_onnxruntime_gpu import BACKEND, PAIRS, ROWS, OnnxGpuCase, accelerated, on_gpu, times
 from waiting import until
 
 BATCHING = BACKEND + "max_batch_size: 8\n" + ROWS
@@ -88,10 +90,20 @@ class Overlap(InFlightCase):
             self.assertEqual(cores(name), count, self.server.threads())
             self.crowd(name, clients=4, turns=2)
 
+
+class Departures(InFlightCase):
+    """Models and clients that go while batches are in flight. Nothing is left behind, so no model stays whose last batch is kept."""
+
+    def assert_unloads(self, name):
+        """Unloads the model, whose session ends without a tensor of any run."""
+        ended = len(self.told("session_end"))
+        self.assertEqual(self.server.post_json(f"/v2/repository/models/{name}/unload", {})[0], 200)
+        gone = until(lambda: self.told("session_end")[ended:], "the session ends")
+        self.assertEqual([(session["live_bindings"], session["live_values"]) for session in gone], [(0, 0)])
+
     def test_a_model_goes_with_batches_in_flight(self):
-        """Each request has its answer, or is refused since the model is gone; nothing is left behind."""
+        """Each request has its answer, or is refused since the model is gone."""
         for _ in range(3):
-            ended = len(self.told("session_end"))
             self.serve("leaving", BATCHING + on_gpu())
             answers = []
 
@@ -103,7 +115,7 @@ class Overlap(InFlightCase):
             for thread in threads:
                 thread.start()
             until(lambda: self.told("run")[begun + 1:], "runs are enqueued")
-            self.assertEqual(self.server.post_json("/v2/repository/models/leaving/unload", {})[0], 200)
+            self.assert_unloads("leaving")
             for thread in threads:
                 thread.join(30)
             self.assertEqual(len(answers), 8)
@@ -112,8 +124,28 @@ class Overlap(InFlightCase):
                     numpy.testing.assert_array_equal(numpy.frombuffer(output, numpy.float32), [0, number, 2 * number, 3 * number] * 2)
                 else:
                     self.assertIn("leaving", head["error"])
-            gone = until(lambda: self.told("session_end")[ended:], "the session ends")
-            self.assertEqual([(session["live_bindings"], session["live_values"]) for session in gone], [(0, 0)])
+
+    def test_clients_go_with_batches_in_flight(self):
+        """What is enqueued for them is computed, into memory that stays until then, and others have their answers."""
+        self.serve("left", BATCHING + on_gpu() + parameters(batches_in_flight=3))
+        begun = len(self.events())
+        rows = numpy.full((2, 4), 7, numpy.float32)
+        given = grpcclient.InferInput("X", [2, 4], "FP32").set_data_from_numpy(rows)
+        outcomes = queue.Queue()
+        client = self.client(grpcclient)
+        calls = [client.async_infer("left", [given], lambda result, error: outcomes.put((result, error))) for _ in range(6)]
+        until(lambda: self.events()[begun:], "a run is enqueued")
+        for call in calls:
+            call.cancel()
+        self.crowd("left", clients=3, turns=2)
+        for result, error in [outcomes.get(timeout=10) for _ in calls]:
+            if error is None:
+                numpy.testing.assert_array_equal(result.as_numpy("Y"), times(rows))
+            else:
+                self.assertEqual(error.status(), "StatusCode.CANCELLED")
+        until(self.events, "the ends of all runs", 10, lambda found: sum(found) == 0)
+        self.assertEqual({run["error"] for run in self.told("computed")}, {None})
+        self.assert_unloads("left")
 
 
 class HeldMemory(InFlightCase):
