@@ -13,7 +13,7 @@ use conch_config::Scheduling;
 
 use crate::backend;
 use crate::execution::cores::{
-    Core, Cores, InstancePlan, active_count, make_cores, shares_thread, worker_specs,
+    Core, Cores, InstancePlan, active_count, make_cores, shares_core, worker_specs,
 };
 use crate::execution::queue::ModelQueue;
 use crate::threads::placement::Placement;
@@ -43,8 +43,7 @@ impl Cores {
         placement: &Placement,
     ) -> Result<Option<InstanceChange>, Error> {
         let policy = instance_plan.policy;
-        let is_apart =
-            |specs: &[InstanceSpec]| specs.iter().all(|spec| !shares_thread(spec, policy));
+        let is_apart = |specs: &[InstanceSpec]| specs.iter().all(|spec| !shares_core(spec, policy));
         let executes = |spec: &InstanceSpec| !spec.is_passive;
         let (mut leaving, first_index) = {
             let workers = self.workers();

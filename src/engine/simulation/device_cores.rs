@@ -1,14 +1,14 @@
 //! Models that share the core of a device: threads that give them turns, calls that block for a
 //! while or for long, and the timer thread that looks after them. What decides is the server's own
-//! ([`CoreSharing`], [`RoundRobin`], [`CoreActivity`], [`BlockedTime`], `InFlightBatches`).
+//! ([`CoreSharing`], [`RoundRobin`], [`CoreActivity`], [`CallTimes`], `InFlightBatches`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use conch_scheduler::testing::Random;
 
 use crate::execution::streams::sharing::{
-    BLOCKED_NS_MAX, BlockedTime, CALL_NS_MAX, CoreActivity, CoreId, CoreSharing, MemberId,
-    RoundRobin,
+    BLOCKED_NS_MAX, CALL_NS_MAX, CallTimes, CoreActivity, CoreId, CoreSharing, LONG_CALL_NS,
+    MemberId, RoundRobin,
 };
 use crate::simulation::agenda::Agenda;
 use crate::simulation::device_models::SimulatedModel;
@@ -142,7 +142,13 @@ impl DeviceSimulation {
         trace.tell(self.now_ns, || {
             format!("model {model} comes to core {core}; its calls block for {block_ms_max} ms")
         });
-        self.models.push(SimulatedModel::new(core, block_ms_max));
+        // Or it launches many kernels for each batch.
+        let launch_us = match self.random.chance(1, 4) {
+            true => self.random.one_of(&[60, 400, 2_000, 9_000]),
+            false => 0,
+        };
+        let state = SimulatedModel::new(core, block_ms_max, launch_us);
+        self.models.push(state);
         self.notify(core);
         self.begin_watch(core);
     }
@@ -334,10 +340,14 @@ impl DeviceSimulation {
         self.stamp += 1;
         let state = &mut self.models[model];
         state.turn_stamp = self.stamp;
+        state.due_ns = None;
         state.holder = Some(core);
         state.poll(now_ns)?;
         let has_batch = state.takes_batch();
         let mut duration_ns = 500 + self.random.below(4_000);
+        if has_batch {
+            duration_ns += state.launch_us * 1_000;
+        }
         if has_batch && state.block_ms_max > 0 && self.random.chance(1, 2) {
             duration_ns += self.random.below(state.block_ms_max * MS);
         }
@@ -353,6 +363,9 @@ impl DeviceSimulation {
                 let duration_ns = duration_ns.min(2 * BLOCKED_NS_MAX);
                 state.blocked_others.push((now_ns, duration_ns));
             }
+        }
+        if (LONG_CALL_NS..=CALL_NS_MAX).contains(&duration_ns) && beside_count > 0 {
+            state.note_occupied(now_ns, duration_ns);
         }
         if let Some(thread) = self.threads.get_mut(&core) {
             thread.current = model as MemberId;
@@ -387,10 +400,10 @@ impl DeviceSimulation {
             state.on_device.push_back((end_ns, number));
             state.in_flight.begin(now_ns);
         }
-        state.blocked_time.note(now_ns, duration_ns);
-        let blocks_others = state.blocked_time.is_too_long();
-        if blocks_others {
-            state.blocked_time = BlockedTime::default();
+        state.call_times.note(now_ns, duration_ns);
+        let is_set_apart = state.call_times.apart_reason().is_some();
+        if is_set_apart {
+            state.call_times = CallTimes::default();
         }
         let is_over = state.is_over();
         state.has_ended |= is_over;
@@ -404,7 +417,7 @@ impl DeviceSimulation {
             trace.tell(now_ns, || format!("model {model} ends on core {core}"));
             self.sharing.leave(model as MemberId);
             self.notify(core);
-        } else if blocks_others {
+        } else if is_set_apart {
             self.split(core, model as MemberId, CoreSharing::set_apart, trace);
         }
         self.go_on(core, trace)

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::execution::streams::in_flight::InFlightBatches;
-use crate::execution::streams::sharing::{BLOCKED_NS_MAX, BlockedTime, CoreId};
+use crate::execution::streams::sharing::{
+    BLOCKED_NS_MAX, CALL_NS_MAX, CallTimes, CoreId, OCCUPIED_DECAY_DIVISOR, OCCUPIED_NS_MAX,
+};
 use crate::simulation::RuleResult;
 
 /// One model on a device, and who drives it.
@@ -21,9 +23,14 @@ pub(super) struct SimulatedModel {
     pub(super) has_ended: bool,
     /// The longest of its calls that block; 0: none does.
     pub(super) block_ms_max: u64,
-    pub(super) blocked_time: BlockedTime,
+    /// How long it takes to enqueue a batch.
+    pub(super) launch_us: u64,
+    pub(super) call_times: CallTimes,
     /// When its calls blocked a core with others, and for how long.
     pub(super) blocked_others: Vec<(u64, u64)>,
+    /// Likewise of calls that only took long, and their sum.
+    occupied_others: VecDeque<(u64, u64)>,
+    occupied_others_ns: u64,
     /// When it got its last turn, and came into the rounds of its core, by number.
     pub(super) turn_stamp: u64,
     pub(super) core_stamp: u64,
@@ -38,8 +45,12 @@ const DEPTH: usize = 2;
 const BLOCK_WINDOW_NS: u64 = 4_000_000_000;
 const BLOCKED_OTHERS_NS_MAX: u64 = BLOCKED_NS_MAX + BLOCK_WINDOW_NS / 16 + 2 * BLOCKED_NS_MAX;
 
+/// The same of calls that take long: until the last of them is noted.
+const OCCUPIED_OTHERS_NS_MAX: u64 =
+    OCCUPIED_NS_MAX + BLOCK_WINDOW_NS / OCCUPIED_DECAY_DIVISOR + 2 * CALL_NS_MAX;
+
 impl SimulatedModel {
-    pub(super) fn new(core: CoreId, block_ms_max: u64) -> SimulatedModel {
+    pub(super) fn new(core: CoreId, block_ms_max: u64, launch_us: u64) -> SimulatedModel {
         SimulatedModel {
             core,
             holder: None,
@@ -51,8 +62,11 @@ impl SimulatedModel {
             is_leaving: false,
             has_ended: false,
             block_ms_max,
-            blocked_time: BlockedTime::default(),
+            launch_us,
+            call_times: CallTimes::default(),
             blocked_others: Vec::new(),
+            occupied_others: VecDeque::new(),
+            occupied_others_ns: 0,
             turn_stamp: 0,
             core_stamp: 0,
             due_ns: None,
@@ -74,6 +88,12 @@ impl SimulatedModel {
 
     pub(super) fn is_over(&self) -> bool {
         self.is_leaving && self.waiting.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// A call that does not block, of a core that drives others as well.
+    pub(super) fn note_occupied(&mut self, now_ns: u64, duration_ns: u64) {
+        self.occupied_others.push_back((now_ns, duration_ns));
+        self.occupied_others_ns += duration_ns;
     }
 
     /// Answers what the device has done.
@@ -114,6 +134,17 @@ impl SimulatedModel {
         let blocked_ns: u64 = blocked.sum();
         if blocked_ns > BLOCKED_OTHERS_NS_MAX {
             return Err(format!("blocks others for {blocked_ns} ns"));
+        }
+        while let Some((_, duration_ns)) =
+            self.occupied_others.pop_front_if(|call| !is_recent(call))
+        {
+            self.occupied_others_ns -= duration_ns;
+        }
+        if self.occupied_others_ns > OCCUPIED_OTHERS_NS_MAX {
+            return Err(format!(
+                "occupies a core with others for {} ns",
+                self.occupied_others_ns
+            ));
         }
         Ok(())
     }

@@ -31,8 +31,8 @@ impl StageMarks {
     }
 }
 
-/// Which stages of a batch have marks. One without takes no time: computation begins with the batch,
-/// or ends with it.
+/// Which stages of a batch have marks. One without takes no time: computation begins with the
+/// batch, or ends with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MarkedStages {
     pub(super) staged_in: bool,

@@ -13,7 +13,7 @@ use crate::backend;
 use crate::backend::InstanceSpec;
 pub use crate::execution::cores::plan::{InstancePlan, effective_policy, instance_counts};
 pub(crate) use crate::execution::cores::plan::{
-    WorkerSpec, active_count, shares_thread, worker_specs,
+    WorkerSpec, active_count, shares_core, worker_specs,
 };
 use crate::execution::cores::thread::{WorkerReady, WorkerStart, run, thread_name};
 use crate::execution::queue::ModelQueue;

@@ -50,7 +50,7 @@ pub fn instance_counts(specs: &[InstanceSpec], policy: ExecutionPolicy) -> Vec<u
     let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
     for spec in specs.iter().filter(|spec| !spec.is_passive) {
         let new_place = counts.len();
-        let place = match shares_thread(spec, policy) {
+        let place = match shares_core(spec, policy) {
             true => *by_device.entry(spec.device_id).or_insert(new_place),
             false => new_place,
         };
@@ -76,7 +76,7 @@ pub(crate) fn worker_specs(
     let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
     let mut next_index = first_index;
     for spec in &instance_plan.specs {
-        let is_shared = shares_thread(spec, instance_plan.policy);
+        let is_shared = shares_core(spec, instance_plan.policy);
         let known = by_device.get(&spec.device_id).filter(|_| is_shared);
         let place = match known {
             Some(place) => *place,
@@ -107,9 +107,10 @@ pub(crate) fn worker_specs(
     Ok(worker_specs)
 }
 
-/// Whether the instances of its device share one thread.
-pub(crate) fn shares_thread(spec: &InstanceSpec, policy: ExecutionPolicy) -> bool {
-    policy != ExecutionPolicy::Blocking && spec.kind == InstanceKind::Gpu && !spec.is_passive
+/// Whether the instances of its device share one core of the model's queue. Those that keep batches
+/// in flight share a thread with all of their device, as long as none occupies it: each is a core.
+pub(crate) fn shares_core(spec: &InstanceSpec, policy: ExecutionPolicy) -> bool {
+    policy == ExecutionPolicy::DeviceBlocking && spec.kind == InstanceKind::Gpu && !spec.is_passive
 }
 
 /// Whether batches of a model may overlap in an instance: neither its scheduler nor a limiter of

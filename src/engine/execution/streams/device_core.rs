@@ -310,7 +310,7 @@ impl DeviceCore {
         self.turn.fetch_add(1, Ordering::Release);
         let acted = catch_unwind(AssertUnwindSafe(|| act(core)));
         self.turn.fetch_add(1, Ordering::Release);
-        let blocks_others = core.takes_too_long();
+        let apart_reason = core.take_apart_reason();
         let outcome = match acted {
             Ok(outcome) if !outcome.is_end() => outcome,
             ended => {
@@ -334,8 +334,8 @@ impl DeviceCore {
             }
         };
         drop(state);
-        if blocks_others {
-            table.set_apart(self, member);
+        if let Some(reason) = apart_reason {
+            table.set_apart(self, member, reason);
         }
         Ok(outcome)
     }

@@ -12,7 +12,7 @@ use conch_sync::Spin;
 use crate::clock::monotonic_ns;
 use crate::execution::streams::device_core::{CoreStart, DeviceCore, DeviceMember, DeviceMembers};
 use crate::execution::streams::sharing::{
-    BLOCKED_NS_MAX, CoreActivity, CoreId, CoreSharing, MemberId,
+    ApartReason, BLOCKED_NS_MAX, CoreActivity, CoreId, CoreSharing, MemberId,
 };
 use crate::execution::streams::stream_core::StreamCore;
 use crate::execution::streams::stream_instance::StreamInstance;
@@ -194,9 +194,15 @@ impl DeviceTable {
         core.notify();
     }
 
-    /// A model of `core` blocked for too long, and has come back: it gets a core of its own.
-    pub(crate) fn set_apart(self: &Arc<Self>, core: &DeviceCore, member: &DeviceMember) {
-        self.split(core, member.id(), CoreSharing::set_apart);
+    /// A model of `core` blocked or occupied it for too long, and has come back: it gets a core of
+    /// its own.
+    pub(crate) fn set_apart(
+        self: &Arc<Self>,
+        core: &DeviceCore,
+        member: &DeviceMember,
+        reason: ApartReason,
+    ) {
+        self.split(core, member.id(), CoreSharing::set_apart, reason);
     }
 
     /// Looks at `core` in a while.
@@ -220,7 +226,9 @@ impl DeviceTable {
                 }
             }
             CoreActivity::Blocked => {
-                self.split(&core, core.current_member(), CoreSharing::leave_behind);
+                let blocking = core.current_member();
+                let change = CoreSharing::leave_behind;
+                self.split(&core, blocking, change, ApartReason::Blocks);
             }
         }
         self.watch_later(&core);
@@ -233,6 +241,7 @@ impl DeviceTable {
         core: &DeviceCore,
         blocking: MemberId,
         change: fn(&mut CoreSharing, CoreId, MemberId, CoreId) -> bool,
+        reason: ApartReason,
     ) {
         let mut state = self.lock();
         let Some(device) = state.devices.get_mut(core.key()) else {
@@ -260,19 +269,28 @@ impl DeviceTable {
         drop(state);
         core.notify();
         if let (true, Some(blocking)) = (is_split, blocking) {
-            conch_log::warning!(
-                "calls of model '{}' blocked a core of {} for more than {} ms: it has a core of \
-                 its own until it is loaded again",
-                blocking.model_name(),
-                core.device_name(),
-                BLOCKED_NS_MAX / 1_000_000
-            );
+            tell_split(core, &blocking, reason);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, DeviceTableState> {
         // Changed by insertions and removals only.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn tell_split(core: &DeviceCore, apart: &DeviceMember, reason: ApartReason) {
+    let (model, device) = (apart.model_name(), core.device_name());
+    match reason {
+        ApartReason::Blocks => conch_log::warning!(
+            "calls of model '{model}' blocked a core of {device} for more than {} ms: it has a \
+             core of its own until it is loaded again",
+            BLOCKED_NS_MAX / 1_000_000
+        ),
+        ApartReason::Occupies => conch_log::info!(
+            "calls of an instance of model '{model}' take more than a quarter of the time of a \
+             core of {device}: it has a core of its own until it is loaded again"
+        ),
     }
 }
 

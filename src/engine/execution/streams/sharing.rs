@@ -1,15 +1,17 @@
 //! Which core drives which models on one device. No thread, no clock.
 //!
 //! ```text
-//!            join                     blocks for too long
-//!   (none) ────────► on the open core ────────────────────► on a core of its own
-//!                           │                                      │
-//!                           └────────────── leave ─────────────────┴──► (none)
+//!            join                     holds up others
+//!   (none) ────────► on the open core ─────────────────► on a core of its own
+//!                           │                                   │
+//!                           └──────────── leave ────────────────┴──► (none)
 //! ```
 //!
-//! A device has one open core, which takes all that come, and one more for each model that blocked.
-//! Where the thread is still inside the call that blocks, that model keeps the thread and all
-//! others get a new one; where the call has returned, it is the model that gets it.
+//! A device has one open core, which takes all that come, and one more for each that blocked or
+//! occupied it ([`CallTimes`]). What comes and goes is an instance of a model, with its own place
+//! in the model's queue. Where the thread is still inside the call that blocks, that instance keeps
+//! the thread and all others get a new one; where the call has returned, it is the instance that
+//! gets it.
 
 /// Of a device; none is used twice.
 pub(crate) type CoreId = u64;
@@ -21,9 +23,18 @@ pub(crate) type MemberId = u64;
 pub(crate) const BLOCKED_NS_MAX: u64 = 250_000_000;
 /// A call that takes longer than that blocks, which it must not.
 pub(crate) const CALL_NS_MAX: u64 = 10_000_000;
-/// What part of the time that passes is forgotten: a model that blocks for less of its time than
-/// that keeps its place.
-const DECAY_DIVISOR: u64 = 16;
+/// What part of the time that passes is forgotten of calls that block: a model that blocks for less
+/// of its time than that keeps its place.
+const BLOCKED_DECAY_DIVISOR: u64 = 16;
+/// How long calls may take together until their instance gets a core of its own, though none
+/// blocks.
+pub(crate) const OCCUPIED_NS_MAX: u64 = 250_000_000;
+/// A call that takes longer than that occupies the thread: many of them are no reason for another
+/// thread as long as they are shorter.
+pub(crate) const LONG_CALL_NS: u64 = 50_000;
+/// As [`BLOCKED_DECAY_DIVISOR`], of calls that occupy the thread: it is shared by those that take
+/// less than a quarter of it.
+pub(crate) const OCCUPIED_DECAY_DIVISOR: u64 = 4;
 
 /// The cores of one device, and the models that each drives.
 #[derive(Debug, Default)]
@@ -173,27 +184,55 @@ impl CoreActivity {
     }
 }
 
-/// How long the calls of a model blocked lately.
+/// Why a model, or one of its instances, is to have a core of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ApartReason {
+    /// Its calls block.
+    Blocks,
+    /// Its calls take much of the thread's time, as those of engines do that launch many kernels.
+    Occupies,
+}
+
+/// How long the calls of an instance lately took that hold up others.
 #[derive(Debug, Default)]
-pub(crate) struct BlockedTime {
-    blocked_ns: u64,
+pub(crate) struct CallTimes {
+    blocked: DecayingTime,
+    occupied: DecayingTime,
+}
+
+impl CallTimes {
+    /// A call that ended at `now_ns` took so long.
+    pub(crate) fn note(&mut self, now_ns: u64, duration_ns: u64) {
+        if duration_ns > CALL_NS_MAX {
+            self.blocked.add(now_ns, duration_ns, BLOCKED_DECAY_DIVISOR);
+        }
+        if duration_ns > LONG_CALL_NS {
+            self.occupied
+                .add(now_ns, duration_ns, OCCUPIED_DECAY_DIVISOR);
+        }
+    }
+
+    /// Why it is to have a core of its own, if it is.
+    pub(crate) fn apart_reason(&self) -> Option<ApartReason> {
+        if self.blocked.sum_ns >= BLOCKED_NS_MAX {
+            return Some(ApartReason::Blocks);
+        }
+        (self.occupied.sum_ns >= OCCUPIED_NS_MAX).then_some(ApartReason::Occupies)
+    }
+}
+
+/// A sum of durations, of which a part of the time that passes is forgotten.
+#[derive(Debug, Default)]
+struct DecayingTime {
+    sum_ns: u64,
     noted_ns: u64,
 }
 
-impl BlockedTime {
-    /// A call that ended at `now_ns` took so long.
-    pub(crate) fn note(&mut self, now_ns: u64, duration_ns: u64) {
-        if duration_ns <= CALL_NS_MAX {
-            return;
-        }
+impl DecayingTime {
+    fn add(&mut self, now_ns: u64, duration_ns: u64, decay_divisor: u64) {
         let passed_ns = now_ns.saturating_sub(self.noted_ns);
-        let left_ns = self.blocked_ns.saturating_sub(passed_ns / DECAY_DIVISOR);
-        (self.blocked_ns, self.noted_ns) = (left_ns.saturating_add(duration_ns), now_ns);
-    }
-
-    /// Whether it is to have a core of its own.
-    pub(crate) fn is_too_long(&self) -> bool {
-        self.blocked_ns >= BLOCKED_NS_MAX
+        let left_ns = self.sum_ns.saturating_sub(passed_ns / decay_divisor);
+        (self.sum_ns, self.noted_ns) = (left_ns.saturating_add(duration_ns), now_ns);
     }
 }
 
@@ -303,23 +342,28 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_block_add_up_and_are_forgotten() {
-        const MS: u64 = 1_000_000;
-        // Each call's length and how long after one another they are, in ms; after how many it is
-        // too long.
-        for (call_ms, apart_ms, expected) in [
-            (250, 1_000, Some(1)),
-            (100, 200, Some(3)),
-            (20, 25, Some(14)),
-            (20, 1_000, None),
-            (10, 10, None),
+    fn calls_that_hold_up_others_add_up_and_are_forgotten() {
+        use ApartReason::{Blocks, Occupies};
+        const US: u64 = 1_000;
+        // Each call's length and how long after one another they are, in us; after how many it gets
+        // a core of its own, and why.
+        for (call_us, apart_us, expected) in [
+            (250_000, 1_000_000, Some((1, Blocks))),
+            (100_000, 1_000_000, Some((5, Blocks))),
+            (20_000, 1_000_000, None),
+            (9_000, 10_000, Some((39, Occupies))),
+            (1_000, 1_100, Some((345, Occupies))),
+            (1_000, 3_500, Some((1_993, Occupies))),
+            (1_000, 4_000, None),
+            (60, 100, Some((7_143, Occupies))),
+            (50, 51, None),
         ] {
-            let mut blocked = BlockedTime::default();
-            let found = (1..200).find(|count| {
-                blocked.note(count * apart_ms * MS, call_ms * MS);
-                blocked.is_too_long()
+            let mut times = CallTimes::default();
+            let found = (1..20_000).find_map(|count| {
+                times.note(count * apart_us * US, call_us * US);
+                times.apart_reason().map(|reason| (count, reason))
             });
-            assert_eq!(found, expected, "{call_ms} ms each {apart_ms} ms");
+            assert_eq!(found, expected, "{call_us} us each {apart_us} us");
         }
     }
 

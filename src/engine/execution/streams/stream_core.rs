@@ -10,6 +10,7 @@ use conch_sync::{NEVER_NS, Spin, Worker, park_current_until};
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, StreamTurn};
 use crate::execution::seat::log_executing;
+use crate::execution::streams::sharing::ApartReason;
 use crate::execution::streams::stream_instance::StreamInstance;
 use crate::sequence::sequence_inputs::SequenceInputs;
 use crate::{OwnedRequest, PendingResponses};
@@ -96,10 +97,10 @@ impl StreamCore {
         self.end_wait();
     }
 
-    /// Whether its calls blocked so long that others must not share its thread. True once.
-    pub(crate) fn takes_too_long(&mut self) -> bool {
+    /// Why others must not share its thread any more, if they must not. Tells it once.
+    pub(crate) fn take_apart_reason(&mut self) -> Option<ApartReason> {
         let mut instances = self.instances.iter_mut();
-        instances.any(StreamInstance::takes_too_long)
+        instances.find_map(StreamInstance::take_apart_reason)
     }
 
     /// One turn: finishes what is done, then enqueues one batch.

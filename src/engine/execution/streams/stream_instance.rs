@@ -11,7 +11,7 @@ use crate::execution::queue::ModelQueue;
 use crate::execution::seat::guarded;
 use crate::execution::streams::depth::Depth;
 use crate::execution::streams::in_flight::InFlightBatches;
-use crate::execution::streams::sharing::{BlockedTime, CALL_NS_MAX};
+use crate::execution::streams::sharing::{ApartReason, CALL_NS_MAX, CallTimes};
 use crate::model::readiness::check::ReadinessCheck;
 use crate::model::stats::FailureReason;
 use crate::request::refusal::refuse;
@@ -35,7 +35,7 @@ pub(crate) struct StreamInstance {
     is_serving: bool,
     timeout_ns: u64,
     failed_poll_count: u32,
-    blocked_time: BlockedTime,
+    call_times: CallTimes,
     limiter: LogLimiter,
 }
 
@@ -59,7 +59,7 @@ impl StreamInstance {
             is_serving: false,
             timeout_ns: timeout_seconds.saturating_mul(1_000_000_000),
             failed_poll_count: 0,
-            blocked_time: BlockedTime::default(),
+            call_times: CallTimes::default(),
             limiter: LogLimiter::default(),
         }
     }
@@ -69,20 +69,18 @@ impl StreamInstance {
         self.instance.as_ref().ok()?.readiness_check()
     }
 
-    /// It is warm. From now on, if it is given up, so is its queue. Calls that blocked so far say
+    /// It is warm. From now on, if it is given up, so is its queue. Calls so far say
     /// nothing: libraries load what they need at first use.
     pub(crate) fn begin_service(&mut self) {
         self.is_serving = true;
-        self.blocked_time = BlockedTime::default();
+        self.call_times = CallTimes::default();
     }
 
-    /// Whether its calls blocked so long that others must not share its thread. True once.
-    pub(crate) fn takes_too_long(&mut self) -> bool {
-        let is_too_long = self.blocked_time.is_too_long();
-        if is_too_long {
-            self.blocked_time = BlockedTime::default();
-        }
-        is_too_long
+    /// Why others must not share its thread any more, if they must not. Tells it once.
+    pub(crate) fn take_apart_reason(&mut self) -> Option<ApartReason> {
+        let reason = self.call_times.apart_reason()?;
+        self.call_times = CallTimes::default();
+        Some(reason)
     }
 
     /// Why it takes no batches any more.
@@ -198,7 +196,7 @@ impl StreamInstance {
     fn check_call(&mut self, what: &str, start_ns: u64) -> u64 {
         let now_ns = monotonic_ns();
         let duration_ns = now_ns.saturating_sub(start_ns);
-        self.blocked_time.note(now_ns, duration_ns);
+        self.call_times.note(now_ns, duration_ns);
         if duration_ns > CALL_NS_MAX {
             self.limiter.warn(
                 now_ns,

@@ -224,6 +224,28 @@ fn a_call_that_does_not_return_leaves_the_others_a_new_core() {
 }
 
 #[test]
+fn instances_whose_calls_take_much_of_a_core_get_cores_of_their_own() {
+    let device = Arc::new(Device {
+        call_ms: 5,
+        ..Device::held(2)
+    });
+    // As often as it is asked for.
+    device.let_go(usize::MAX >> 1);
+    let device_cores: Arc<DeviceCores> = Arc::default();
+    let specs = (0..2).map(|index| spec(index, InstanceKind::Gpu, 0));
+    let bed = StreamBed::beside(&device_cores, CONFIG, &device, specs.collect());
+    let next = AtomicU64::new(0);
+    until("each instance has a core", || {
+        let first = next.fetch_add(8, Ordering::SeqCst);
+        bed.submit(first..first + 8);
+        bed.recorder.wait(8);
+        device_cores.core_count() == 2
+    });
+    bed.stop(2);
+    until("no core is left", || device_cores.is_empty());
+}
+
+#[test]
 fn calls_that_block_and_add_up_get_their_model_a_core_of_its_own() {
     let slow = Device {
         call_ms: 60,
