@@ -19,8 +19,9 @@ import server as servers
 from case import conch_only, needs_library
 from region import part
 from repository import Repository, identity, tensors
+from test_control import EXPLICIT, Asking
 from test_gpus import GpuCase, families
-from waiting import until_equal
+from waiting import until, until_equal
 
 DEVICES = (0,) if cuda.IS_REAL else (0, 1)
 SMALL, LARGE = 64, 1 << 20
@@ -81,6 +82,43 @@ class IdentityCase(GpuCase):
     def used(self):
         """Bytes in use of the pools of the devices."""
         return families(self.server).get(POOL, {})
+
+
+@conch_only
+class Updates(Asking, IdentityCase):
+    """Instances that share the thread of a GPU come and go while their model serves."""
+
+    flags = (*IdentityCase.flags, EXPLICIT)
+    counts = (1, 3, 2)
+
+    @staticmethod
+    def models(repository):
+        repository.model("busy", on(0, single()))
+
+    def test_under_traffic(self):
+        self.assertEqual(self.load("busy"), (200, ""))
+        is_over, answers = threading.Event(), []
+
+        def ask():
+            given = content(SMALL, threading.get_ident())
+            while not is_over.is_set():
+                status, head, output = self.copy("busy", given)
+                answers.append((status, head.get("error"), output == given))
+        clients = [threading.Thread(target=ask) for _ in range(4)]
+        for client in clients:
+            client.start()
+        for count in self.counts * 2:
+            seen = len(answers)
+            until(lambda: len(answers) > seen + 20, "no traffic")
+            self.repository.model("busy", on(0, single()).replace("count: 1", f"count: {count}"))
+            self.assertEqual(self.load("busy"), (200, ""))
+            self.assertEqual(self.server.get_json("/v2/models/busy/config")["instance_group"][0]["count"], count)
+        is_over.set()
+        for client in clients:
+            client.join()
+        self.assertEqual(set(answers), {(200, None, True)})
+        # A reload would have begun them anew.
+        self.assertEqual(self.server.statistics("busy")["inference_stats"]["success"]["count"], len(answers))
 
 
 @conch_only

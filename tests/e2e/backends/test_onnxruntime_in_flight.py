@@ -81,14 +81,21 @@ class Overlap(InFlightCase):
         self.assertEqual([run["enqueued"] for run in runs], [False] * 6)
 
     def test_threads(self):
-        """Instances that enqueue share a thread for their GPU; those that block have one each."""
-        def cores(name):
-            # Threads of the engine have the name of the one that made them.
-            return len({row.split()[1] for row in self.server.threads().splitlines() if row.split()[1].startswith(name)})
-        for name, config, count in (("sharing", "", 1), ("blocking", parameters(batches_in_flight=1), 3)):
+        """Each instance has a thread that made it. Those that enqueue are driven by that of their GPU, those that block by their own."""
+        def waits(name):
+            found = {}
+            for row in self.server.threads().splitlines():
+                thread, own_name, *_ = row.split()
+                # Threads of the engine have the name of the one that made them, which came first.
+                if own_name.startswith(f"{name}_") and int(thread) < found.get(own_name, (1 << 30, 0))[0]:
+                    found[own_name] = int(thread), int(row.split("'")[1])
+            self.assertEqual(len(found), 3, self.server.threads())
+            return sum(count for _, count in found.values())
+        for name, config, works in (("sharing", "", False), ("blocking", parameters(batches_in_flight=1), True)):
             self.serve(name, BATCHING + on_gpu(count=3) + config)
-            self.assertEqual(cores(name), count, self.server.threads())
+            before = waits(name)
             self.crowd(name, clients=4, turns=2)
+            self.assertEqual(waits(name) > before, works, name)
 
 
 class Departures(InFlightCase):
@@ -213,7 +220,7 @@ class Which(InFlightCase):
                 ("cpu", BATCHING + "instance_group { kind: KIND_CPU }\n", [])):
             with self.subTest(name):
                 lines = self.said(name, config, len(expected))
-                for line, words in zip(sorted(lines), expected):
+                for line, words in zip(sorted(lines, key=lambda line: line.partition("instance '")[2]), expected):
                     self.assertIn(words, line)
                 self.assert_times(name, [[1, 2, 3, 4]])
 
