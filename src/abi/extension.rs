@@ -60,14 +60,6 @@ pub type CONCH_ModelInstanceDepthMaxFn = unsafe extern "C" fn(
     instance: *mut TRITONBACKEND_ModelInstance,
     depth_max: *mut u32,
 ) -> *mut TRITONSERVER_Error;
-/// A backend that exports the three may also export this one, as `CONCH_ModelIsBlocking`. Writes
-/// whether no instance of the model keeps batches in flight, whatever its device: each gets a
-/// thread of its own then, as with backends that block. Called once, after the model was
-/// initialized.
-pub type CONCH_ModelIsBlockingFn = unsafe extern "C" fn(
-    model: *mut TRITONBACKEND_Model,
-    is_blocking: *mut bool,
-) -> *mut TRITONSERVER_Error;
 
 unsafe extern "C" {
     /// Writes a new charge of 0 bytes, which outlives the model; the caller deletes it.

@@ -68,17 +68,14 @@ pub struct BackendSpec {
     pub version: i64,
 }
 
-/// How many threads may be inside a backend's Execute.
+/// How many threads may be inside a backend's Execute. Instances that keep batches in flight
+/// ([`Instance::depth_max`]) on a GPU are driven by its core, whatever the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionPolicy {
     /// One thread per instance.
     Blocking,
     /// One thread per device serves all its instances.
     DeviceBlocking,
-    /// Instances may keep batches in flight ([`Instance::depth_max`]): all of a model on a GPU are
-    /// made by one thread, unless each has sequences or resources of its own, and driven by the
-    /// core of the GPU where batches may overlap.
-    Streams,
 }
 
 /// One loaded backend library.
@@ -124,12 +121,6 @@ pub trait Model: Send + Sync {
 
     /// The configuration changed while the model serves: other instances, another version policy.
     fn reconfigure(&self, _config: &Arc<ModelConfig>) {}
-
-    /// Whether no instance of it keeps batches in flight, though its backend's policy is
-    /// [`ExecutionPolicy::Streams`]: each then has a thread of its own.
-    fn is_blocking(&self) -> bool {
-        false
-    }
 
     /// The model's own strategy of batching, if it has one. Called once, after [`Model::bind`] and
     /// before the first instance.

@@ -268,20 +268,6 @@ pub(crate) unsafe fn batch_count(
     Ok(count)
 }
 
-/// Calls ModelIsBlocking. Returns what it wrote.
-///
-/// # Safety
-/// `function` belongs to the plug-in of `model`, which is initialised.
-pub(crate) unsafe fn is_blocking(
-    function: abi::CONCH_ModelIsBlockingFn,
-    model: *mut abi::TRITONBACKEND_Model,
-) -> Result<bool, Error> {
-    let mut is_blocking = false;
-    // SAFETY: by this function's contract; the flag is writable.
-    unsafe { call2(function, model, &raw mut is_blocking) }?;
-    Ok(is_blocking)
-}
-
 /// Calls ModelBatchIncludeRequest.
 ///
 /// # Safety

@@ -13,12 +13,6 @@ use crate::{DetachedBatch, Instance};
 /// use their memory afterwards. A server that gave up on a batch whose work never ends drops
 /// neither the batch nor the instance.
 pub trait StreamInstance: Instance {
-    /// Whether no instance of a model keeps batches in flight, whatever its device: the server then
-    /// gives each a thread of its own, as instances that block need.
-    fn is_blocking(_model: &Self::Model) -> bool {
-        false
-    }
-
     /// Batches that may be in flight at once; at least 1. Does not change. 0, for an instance on a
     /// CPU for example, has it [executed](Instance::execute) instead: it may block.
     fn depth_max(&self) -> usize;

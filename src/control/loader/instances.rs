@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use conch_config::{InstanceGroup, InstanceKind};
-use conch_engine::execution::cores::{InstancePlan, effective_policy};
+use conch_engine::execution::cores::InstancePlan;
 use conch_engine::execution::warm_up::WarmUp;
-use conch_engine::{Error, ExecutionPolicy, InstanceSpec, ModelVersion};
+use conch_engine::{Error, InstanceSpec, ModelVersion};
 
 use super::Lifecycle;
 use super::load_plan::LoadPlan;
@@ -74,31 +74,16 @@ pub(super) fn instance_plan(
     entry: &Arc<ModelVersion>,
     config: &conch_config::ResolvedConfig,
     backend: &dyn conch_engine::Backend,
-    model: &dyn conch_engine::Model,
 ) -> Result<InstancePlan, Error> {
     Ok(InstancePlan {
         specs: instance_specs(&plan.id.name, &config.instance_groups)?,
-        policy: execution_policy(lifecycle, config, backend, model),
+        policy: backend.execution_policy(),
         is_parallel: is_parallel(backend),
         warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
         limiter: lifecycle.limiter.clone(),
         device_cores: Arc::clone(&lifecycle.device_cores),
         progress: Arc::default(),
     })
-}
-
-/// Which instances of a model share a thread.
-pub(super) fn execution_policy(
-    lifecycle: &Lifecycle,
-    config: &conch_config::ResolvedConfig,
-    backend: &dyn conch_engine::Backend,
-    model: &dyn conch_engine::Model,
-) -> ExecutionPolicy {
-    let policy = match backend.execution_policy() {
-        ExecutionPolicy::Streams if model.is_blocking() => ExecutionPolicy::Blocking,
-        policy => policy,
-    };
-    effective_policy(policy, config, lifecycle.limiter.is_some())
 }
 
 /// Whether instances of one model are made concurrently: the operator's word, else the backend's.

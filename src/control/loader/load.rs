@@ -19,7 +19,7 @@ use conch_engine::request::context::Executor;
 use conch_engine::{Backend, BackendSpec, Error, LoadContext, Model, ModelVersion, VersionParts};
 use conch_log as log;
 
-use super::instances::{execution_policy, instance_plan, instance_specs};
+use super::instances::{instance_plan, instance_specs};
 use super::load_plan::LoadPlan;
 use super::loaded::{Instances, Loaded};
 use super::table::{LoadFailure, ModelEntry, Unloading, VersionSlot};
@@ -247,8 +247,7 @@ impl Lifecycle {
         check_scheduling(&id.name, &config.scheduling)?;
         check_deadline_order(&id.name, &config)?;
         let specs = instance_specs(&id.name, &config.instance_groups)?;
-        let policy = execution_policy(self, &config, &*backend, &*model);
-        let instance_counts = cores::instance_counts(&specs, policy);
+        let instance_counts = cores::instance_counts(&specs, backend.execution_policy());
         let labels = Labels::read(&config, &plan.candidate.path)?;
         let states = InitialStates::of(&config, &plan.candidate.path, &self.budget)?;
         let queue = ModelQueue::new(
@@ -272,7 +271,7 @@ impl Lifecycle {
         model.bind(&entry);
         let instance_plan = InstancePlan {
             progress: Arc::clone(progress),
-            ..instance_plan(self, plan, &entry, &entry.config, &*backend, &*model)?
+            ..instance_plan(self, plan, &entry, &entry.config, &*backend)?
         };
         let cores = cores::start_cores(&entry, &queue, &model, instance_plan, &self.placement)?;
         entry.set_load_duration(started.elapsed());

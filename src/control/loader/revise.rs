@@ -40,8 +40,7 @@ impl Lifecycle {
             ..(*entry.reported_config().message).clone()
         };
         let config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
-        let (backend, model) = (&*instances.backend, &*instances.model);
-        let instance_plan = instance_plan(self, plan, &entry, &config, backend, model)?;
+        let instance_plan = instance_plan(self, plan, &entry, &config, &*instances.backend)?;
         let revision =
             instances
                 .cores

@@ -224,9 +224,7 @@ impl Drop for LoadedBackend {
 impl LoadedBackend {
     pub(super) fn execution_policy(&self) -> ExecutionPolicy {
         match self.policy.load(Ordering::Relaxed) {
-            // Asked for, so also where batches do not overlap.
             abi::TRITONBACKEND_EXECUTION_DEVICE_BLOCKING => ExecutionPolicy::DeviceBlocking,
-            _ if self.entry_points.streams.is_some() => ExecutionPolicy::Streams,
             _ => ExecutionPolicy::Blocking,
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use conch_abi as abi;
 use conch_abi::{
     CONCH_ModelInstanceDepthMaxFn, CONCH_ModelInstanceEnqueueFn, CONCH_ModelInstanceExecuteBeginFn,
-    CONCH_ModelInstanceExecuteEndFn, CONCH_ModelInstancePollFn, CONCH_ModelIsBlockingFn,
+    CONCH_ModelInstanceExecuteEndFn, CONCH_ModelInstancePollFn,
 };
 use conch_engine::Error;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -40,8 +40,6 @@ pub(crate) struct StreamExecution {
     pub(crate) enqueue: CONCH_ModelInstanceEnqueueFn,
     pub(crate) poll: CONCH_ModelInstancePollFn,
     pub(crate) depth_max: CONCH_ModelInstanceDepthMaxFn,
-    /// A model may do without all of it.
-    pub(crate) is_blocking: Option<CONCH_ModelIsBlockingFn>,
 }
 
 /// Opens the library and looks its entry points up. Runs the library's constructors.
@@ -90,7 +88,6 @@ unsafe fn stream_execution(library: &Library) -> Option<StreamExecution> {
             enqueue: optional(library, "CONCH_ModelInstanceEnqueue")?,
             poll: optional(library, "CONCH_ModelInstancePoll")?,
             depth_max: optional(library, "CONCH_ModelInstanceDepthMax")?,
-            is_blocking: optional(library, "CONCH_ModelIsBlocking"),
         })
     }
 }

@@ -100,19 +100,6 @@ impl LoadedModel {
         Ok(model)
     }
 
-    /// Whether none of its instances keeps batches in flight, as the backend says.
-    ///
-    /// # Errors
-    /// What the backend returned.
-    pub(crate) fn is_blocking(&self) -> Result<bool, Error> {
-        let streams = self.backend.entry_points().streams;
-        match streams.and_then(|streams| streams.is_blocking) {
-            // SAFETY: the entry point of this model's backend; the model is initialised.
-            Some(is_blocking) => unsafe { guard::is_blocking(is_blocking, as_handle(self)) },
-            None => Ok(false),
-        }
-    }
-
     pub(crate) fn c_name(&self) -> &CString {
         &self.c_name
     }

@@ -12,16 +12,11 @@ use super::queue_batcher::QueueBatcher;
 /// A loaded model as the engine drives it.
 pub(super) struct ModelHandle {
     model: Arc<LoadedModel>,
-    /// Of its backend's word, when it was loaded.
-    is_blocking: bool,
 }
 
 impl ModelHandle {
-    /// # Errors
-    /// What the backend returned.
-    pub(super) fn new(model: Arc<LoadedModel>) -> Result<Self, Error> {
-        let is_blocking = model.is_blocking()?;
-        Ok(ModelHandle { model, is_blocking })
+    pub(super) fn new(model: Arc<LoadedModel>) -> Self {
+        ModelHandle { model }
     }
 }
 
@@ -36,10 +31,6 @@ impl Model for ModelHandle {
 
     fn reconfigure(&self, config: &Arc<ResolvedConfig>) {
         self.model.reconfigure(config);
-    }
-
-    fn is_blocking(&self) -> bool {
-        self.is_blocking
     }
 
     fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {

@@ -127,6 +127,6 @@ impl Backend for AttachedBackend {
     fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
         let (backend, server) = (Arc::clone(&self.backend), Arc::clone(&self.server));
         let model = LoadedModel::load(backend, server, context)?;
-        Ok(Arc::new(ModelHandle::new(model)?))
+        Ok(Arc::new(ModelHandle::new(model)))
     }
 }

@@ -71,11 +71,6 @@ struct TRITONSERVER_Error* CONCH_ModelInstancePoll(
 struct TRITONSERVER_Error* CONCH_ModelInstanceDepthMax(
     struct TRITONBACKEND_ModelInstance* instance, uint32_t* depth_max);
 
-/* A backend that exports the three may also export this one. Writes whether no instance of the model
- * keeps batches in flight, whatever its device: each gets a thread of its own then, as with backends
- * that block. Called once, after the model was initialized. */
-struct TRITONSERVER_Error* CONCH_ModelIsBlocking(struct TRITONBACKEND_Model* model, bool* is_blocking);
-
 #ifdef __cplusplus
 }
 #endif

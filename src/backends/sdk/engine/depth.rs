@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 
-use super::settings::first_gpu;
 use crate::{DataType, Error, InstanceContext, Kind, ModelConfig};
 
 /// Model parameter that says how many; 1: each batch is waited for.
@@ -60,12 +59,6 @@ impl InFlightDepth {
             (InFlightDepth::UpTo(_), Some(reason)) => InFlightDepth::Blocking(reason),
             (known, _) => known,
         }
-    }
-
-    /// What [`StreamInstance::is_blocking`](crate::StreamInstance::is_blocking) is to say of a
-    /// model: instances on CPUs block as well.
-    pub(super) fn is_blocking(&self, config: &ModelConfig) -> bool {
-        matches!(self, InFlightDepth::Blocking(_)) || first_gpu(config).is_none()
     }
 
     /// Logs what an instance does, if it is on a GPU. `of_model` is what was known when the model
@@ -230,20 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn models_on_cpus_block() {
-        for (groups, expected) in [
-            ("", true),
-            (r#"{"kind": "KIND_CPU"}"#, true),
-            (r#"{"kind": "KIND_CPU"}, {"kind": "KIND_GPU"}"#, false),
-        ] {
-            let json = format!(r#"{{"instance_group": [{groups}]}}"#);
-            let config = ModelConfig::parse(json.as_bytes()).unwrap();
-            let depth = InFlightDepth::UpTo(2);
-            assert_eq!(depth.is_blocking(&config), expected, "{groups}");
-            let depth = depth.unless(Some("a reason".to_owned()));
-            assert!(depth.is_blocking(&config));
-            let other = depth.clone().unless(Some("another".to_owned()));
-            assert_eq!(other, depth, "the first reason is told");
-        }
+    fn the_first_reason_is_told() {
+        let depth = InFlightDepth::UpTo(2).unless(Some("a reason".to_owned()));
+        assert_eq!(depth, InFlightDepth::Blocking("a reason".to_owned()));
+        let other = depth.clone().unless(Some("another".to_owned()));
+        assert_eq!(other, depth);
     }
 }

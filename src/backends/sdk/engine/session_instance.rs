@@ -73,10 +73,6 @@ impl<M: SessionModel> Instance for SessionInstance<M> {
 }
 
 impl<M: SessionModel> StreamInstance for SessionInstance<M> {
-    fn is_blocking(model: &M) -> bool {
-        model.depth().is_blocking(model.config())
-    }
-
     fn depth_max(&self) -> usize {
         match &self.0 {
             AnyRunner::Blocking(_) => 0,

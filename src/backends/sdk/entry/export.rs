@@ -36,10 +36,6 @@ macro_rules! export_backend {
                 instance: *mut abi::TRITONBACKEND_ModelInstance,
                 depth_max: *mut u32,
             );
-            CONCH_ModelIsBlocking = model_is_blocking::<Instance>(
-                model: *mut abi::TRITONBACKEND_Model,
-                is_blocking: *mut bool,
-            );
         );
     };
     ($backend:ty, open $(, $more:ident)?) => {

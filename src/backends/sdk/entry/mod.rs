@@ -19,8 +19,6 @@ pub use lifecycle::{
     attributes, finalize, initialize, instance_finalize, instance_initialize, instance_ready,
     model_finalize, model_initialize,
 };
-pub use stream::{
-    instance_depth_max, instance_enqueue, instance_execute_stream, instance_poll, model_is_blocking,
-};
+pub use stream::{instance_depth_max, instance_enqueue, instance_execute_stream, instance_poll};
 
 type RawError = *mut conch_abi::TRITONSERVER_Error;

@@ -1,6 +1,5 @@
 //! Entry points of instances that keep batches in flight.
 
-use std::ffi::c_void;
 use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +7,6 @@ use std::time::{Duration, Instant};
 use conch_abi as abi;
 
 use super::RawError;
-use super::cells::{ModelCell, shared};
 use super::execution::{execute_in, executing, hand_over};
 use crate::guard::{caught, guard};
 use crate::{Error, StreamInstance};
@@ -56,26 +54,6 @@ pub unsafe fn instance_depth_max<I: StreamInstance>(
         let depth = unsafe { executing::<I>(raw)? }.instance.depth_max();
         // SAFETY: by this function's contract.
         unsafe { depth_max.write(u32::try_from(depth).unwrap_or(u32::MAX)) };
-        Ok(())
-    })
-}
-
-/// # Safety
-/// As for `CONCH_ModelIsBlocking`: the model is initialised, and `is_blocking` is writable.
-pub unsafe fn model_is_blocking<I: StreamInstance>(
-    raw: *mut abi::TRITONBACKEND_Model,
-    is_blocking: *mut bool,
-) -> RawError {
-    guard(|| {
-        let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: the model is initialised by this function's contract, so its state is the box of
-        // `model_initialize`.
-        let cell = unsafe {
-            Error::check(abi::TRITONBACKEND_ModelState(raw, &raw mut state))?;
-            shared::<ModelCell<I::Model>>(state, "model")?
-        };
-        // SAFETY: by this function's contract.
-        unsafe { is_blocking.write(I::is_blocking(&cell.model)) };
         Ok(())
     })
 }

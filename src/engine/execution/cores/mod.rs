@@ -11,7 +11,7 @@ use conch_config::Scheduling;
 
 use crate::backend;
 use crate::backend::InstanceSpec;
-pub use crate::execution::cores::plan::{InstancePlan, effective_policy, instance_counts};
+pub use crate::execution::cores::plan::{InstancePlan, instance_counts};
 pub(crate) use crate::execution::cores::plan::{
     WorkerSpec, active_count, shares_core, worker_specs,
 };

@@ -129,18 +129,3 @@ pub(crate) fn overlaps(config: &ResolvedConfig, is_limited: bool) -> bool {
 pub(crate) fn sequences_overlap(settings: &SequenceBatching) -> bool {
     matches!(settings.strategy, SequenceStrategy::Oldest(_))
 }
-
-/// The policy by which a model's instances share the number of a core, of which its backend has
-/// one. Those with sequences have slots of their own, and those under a limit resources: each is a
-/// core.
-pub fn effective_policy(
-    policy: ExecutionPolicy,
-    config: &ResolvedConfig,
-    is_limited: bool,
-) -> ExecutionPolicy {
-    let is_apart = is_limited || matches!(config.scheduling, Scheduling::Sequence(_));
-    match policy {
-        ExecutionPolicy::Streams if is_apart => ExecutionPolicy::Blocking,
-        policy => policy,
-    }
-}

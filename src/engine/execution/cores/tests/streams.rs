@@ -221,10 +221,9 @@ impl StreamBed {
         specs: Vec<InstanceSpec>,
         limiter: Option<Arc<RateLimiter>>,
     ) -> (Arc<ModelVersion>, Result<Cores, Error>) {
-        let resolved = crate::testing::config(&format!("backend: 'fake' {config}"));
         let mut instance_plan = InstancePlan {
             specs,
-            policy: effective_policy(ExecutionPolicy::Streams, &resolved, limiter.is_some()),
+            policy: ExecutionPolicy::Blocking,
             is_parallel: false,
             warm_up: WarmUp::default(),
             limiter,
