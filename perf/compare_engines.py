@@ -178,7 +178,7 @@ class Comparison:
         with Repository() as repository:
             for model in models:
                 repository.model(model.name, engine.config(model), files=files[model.name])
-            flags = [region.FLAG, f"--pinned-memory-pool-byte-size={1 << 30}"]
+            flags = [region.FLAG, *machine.shards_on(self.server_cpus), f"--pinned-memory-pool-byte-size={1 << 30}"]
             if engine.place.kind == "gpu":
                 flags.append(f"--cuda-memory-pool-byte-size=0:{1 << 29}")
             prefix = [*machine.bound_to(self.server_cpus), *map(str, engine.outside())]
@@ -279,7 +279,7 @@ def parse(words):
     parser.add_argument("--bare-seconds", type=float, default=0.7, help="of each row of the bare loops")
     parser.add_argument("--within", type=float, default=0, help="seconds after which rows are left out (0: none)")
     parser.add_argument("--connections", type=int, default=4, help="with a request each, over all clients")
-    parser.add_argument("--clients", type=int, default=2, help="processes of `load`, each on a CPU of its own, where there are so many")
+    parser.add_argument("--clients", type=int, default=4, help="processes of `load`, each on a CPU of its own, where there are so many")
     parser.add_argument("--instances", type=int, default=2)
     parser.add_argument("--batches-in-flight", type=int, default=2, help="the parameter of the models, on a GPU")
     parser.add_argument("--cuda-option", action="append", default=[], metavar="NAME=VALUE",

@@ -107,7 +107,9 @@ def main(words):
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(MODEL)
         byte_size = 8 * max(count for _, count, _ in SIZES)
-        with servers.Server(directory, region.FLAG, environment=cuda.environment(), prefix=machine.bound_to(machine.halves()[0])) as server:
+        cpus = machine.halves()[0]
+        flags = [region.FLAG, *machine.shards_on(cpus)]
+        with servers.Server(directory, *flags, environment=cuda.environment(), prefix=machine.bound_to(cpus)) as server:
             with cuda.DeviceArray(byte_size) as array:
                 body = {"raw_handle": {"b64": base64.b64encode(array.handle()).decode()}, "byte_size": byte_size, "device_id": 0}
                 status, reply = server.post_json(region.path("register", REGION, "cuda"), body)

@@ -77,6 +77,11 @@ def halves():
     return (own[:len(own) // 2], own[len(own) // 2:]) if len(own) > 1 else (own, own)
 
 
+def shards_on(numbers):
+    """The flag by which the server's network threads leave half of these CPUs to the threads of its models, where there are enough."""
+    return [f"--shards={len(numbers) // 2}"] if len(numbers) >= 4 else []
+
+
 def cpu_ns(pid):
     """Nanoseconds of CPU that all threads of a process have taken, those that ended among them."""
     # The kernel's number for the clock of another process: clock_getcpuclockid(3).
