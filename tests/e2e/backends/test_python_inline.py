@@ -36,7 +36,7 @@ class TritonPythonModel:
         return responses
 '''
 TENSORS = ([("IN", "FP32", (3,))], [("OUT", "FP32", (-1,))])
-REQUESTS = 500
+REQUESTS = 20
 
 
 @conch_only
@@ -80,7 +80,7 @@ class Inline(OwnCase):
             return self.core_switches() - before < REQUESTS / 2
 
         # Otherwise each request wakes the thread, in every round. What a busy machine makes late wakes it too, and is followed by
-        # some that do, so one round in which it sleeps is enough.
+        # some that do, so rounds are short, and one in which it sleeps is enough.
         until(sleeps, "the thread of the instance sleeps", 60)
 
     def test_what_takes_long_is_answered_all_the_same(self):
