@@ -40,6 +40,7 @@ mod view;
 #[cfg(feature = "mimalloc")]
 pub use self::mimalloc::MIMALLOC;
 pub use aligned_memory::AlignedMemory;
+pub use arena::{HUGE_ABOVE_BYTES, held_bytes};
 pub use block::Block;
 pub use budget::{Budget, Charge};
 pub use place::{MemoryKind, MemoryPlace};

@@ -2,8 +2,8 @@
 //!
 //! Classes grow by powers of two with four steps each (…, 64, 80, 96, 112, 128 KiB, …), so at most
 //! a fifth of a block is unused. Blocks below [`SMALLEST_CLASS_BYTES`] go to the allocator, which
-//! is faster for them; blocks above [`LARGEST_CLASS_BYTES`] are given back each time, which costs
-//! less than using them. What the pool retains is bounded by `retain_bytes_max`.
+//! is faster for them; blocks above [`LARGEST_CLASS_BYTES`] are given back each time: their huge
+//! pages cost less than their use. What the pool retains is bounded by `retain_bytes_max`.
 //!
 //! A recycled block holds earlier bytes. Who writes all that it shows may have any; what a backend
 //! fills, which may leave gaps, has an *owner* (its model): its blocks come back to it alone, or

@@ -236,3 +236,62 @@ fn terms() {
         );
     }
 }
+
+/// Neighbours of any size share no huge page, or one that goes would split it.
+#[test]
+fn blocks_above_8_mib_have_huge_pages_of_their_own() {
+    let arena = arena(64 << 20, false, 64);
+    let mut live: Vec<Extent> = Vec::new();
+    for bytes in [(8 << 20) + 1, (9 << 20) + 1, 19 << 20, 65 << 20] {
+        let extent = arena.allocate(bytes).unwrap();
+        assert!(extent.bytes() >= bytes && extent.bytes() - bytes < HUGE_PAGE_BYTES);
+        live.push(extent);
+    }
+    let mut last = live.pop().unwrap();
+    mark(&last, 7);
+    arena.grow(&mut last, 65 << 20, (70 << 20) + 1).unwrap();
+    assert!(has(
+        &Extent::at(
+            last.base,
+            ExtentPlace {
+                unit_count: 1,
+                chunk: 0
+            }
+        ),
+        0,
+        7
+    ));
+    live.push(last);
+    for extent in &live {
+        assert_eq!(extent.base.addr().get() % HUGE_PAGE_BYTES, 0);
+        assert_eq!(extent.bytes() % HUGE_PAGE_BYTES, 0);
+    }
+    live.into_iter().for_each(|extent| arena.free(extent));
+}
+
+/// Under a limit huge pages would take address space that is not there.
+#[test]
+fn limited_address_space_is_not_rounded_to_huge_pages() {
+    let arena = arena(16 << 20, true, 64);
+    let extent = arena.allocate((9 << 20) + 1).unwrap();
+    assert_eq!(extent.bytes(), (9 << 20) + UNIT_BYTES);
+    arena.free(extent);
+}
+
+#[test]
+fn huge_pages_are_held_as_a_whole() {
+    const MIB: usize = 1 << 20;
+    for (used, capacity, held) in [
+        (1, 8 * MIB, 1),
+        (0, 9 * MIB, 0),
+        (1, 9 * MIB, 2 * MIB),
+        (2 * MIB, 9 * MIB, 2 * MIB),
+        (9 * MIB, 9 * MIB, 10 * MIB),
+    ] {
+        assert_eq!(
+            held_bytes(used, capacity),
+            held,
+            "{used} bytes of {capacity}"
+        );
+    }
+}

@@ -3,7 +3,10 @@
 use std::ops::RangeInclusive;
 
 use conch_engine::gpus::GpuHost;
-use conch_memory::{ALIGNMENT_BYTES, Block, ByteView, Charge, MemoryKind, OutOfMemory, is_scarce};
+use conch_memory::{
+    ALIGNMENT_BYTES, Block, ByteView, Charge, HUGE_ABOVE_BYTES, MemoryKind, OutOfMemory,
+    held_bytes, is_scarce,
+};
 
 use super::send::COPIED_BYTES_MAX;
 use super::state::{
@@ -13,11 +16,15 @@ use crate::http::chunked::{self, ChunkPiece, ChunkedDecoder};
 use crate::http::head::{BodyFraming, HeadRefusal};
 use crate::shard::WaitReason;
 
-/// Bodies up to here get all their memory at once (untouched pages cost nothing); larger ones grow
-/// with what really arrives.
-const BODY_AT_ONCE_BYTES_MAX: usize = 16 << 20;
-/// Where larger bodies begin.
-const BODY_FIRST_BYTES: usize = 256 << 10;
+/// Bodies up to here get all their memory at once: untouched pages cost nothing. Larger blocks have
+/// huge pages, which hold more than a client may have sent.
+const BODY_AT_ONCE_BYTES_MAX: usize = HUGE_ABOVE_BYTES;
+/// Where larger bodies begin. They get the rest once so much has arrived.
+const BODY_FIRST_BYTES: usize = 1 << 20;
+/// The most that they get then; what is larger still grows with what really arrives.
+const BODY_SECOND_BYTES_MAX: usize = 64 << 20;
+/// Connections with more to receive than this keep no input meanwhile.
+const INPUT_KEPT_BYTES_MAX: usize = 256 << 10;
 /// One receive: bounds what arrives before it is charged, and the length of a shard turn.
 const RECEIVE_BYTES_MAX: usize = 1 << 20;
 /// Bodies that lie in pinned memory if they go to a GPU. Less is not worth it; more would take too
@@ -105,13 +112,14 @@ impl HttpConnection {
             if block.len() == total {
                 return Ok(ReceivedBody { block, start });
             }
-            if total > BODY_FIRST_BYTES {
+            if total > INPUT_KEPT_BYTES_MAX {
                 // Thousands of clients may promise much and send little: what they do not need is
                 // not kept for them.
                 self.input.release(&self.shard.spares);
             }
             if block.len() == block.capacity() {
-                block.try_reserve((block.capacity() * 2).min(total))?;
+                self.grow_block(&mut block, total)?;
+                charge(&mut block)?;
             }
             let wanted = (total - block.len()).min(RECEIVE_BYTES_MAX);
             let spare = block.spare_mut();
@@ -188,6 +196,20 @@ impl HttpConnection {
         Ok(self.start_block(start, block))
     }
 
+    /// Gives the full `block` of a body of `total` bytes room for more of it.
+    fn grow_block(&self, block: &mut Block, total: usize) -> Result<(), OutOfMemory> {
+        if block.capacity() >= BODY_SECOND_BYTES_MAX {
+            return block.try_reserve((block.capacity() * 2).min(total));
+        }
+        let mut roomy = self.shard.pool.try_take(total.min(BODY_SECOND_BYTES_MAX))?;
+        roomy.extend_from_slice(block.as_slice());
+        if let Some(charge) = block.take_charge() {
+            roomy.set_charge(charge);
+        }
+        *block = roomy;
+        Ok(())
+    }
+
     fn start_block(&self, start: usize, mut block: Block) -> Block {
         block.extend_from_slice([0; ALIGNMENT_BYTES].get(..start).unwrap_or(&[]));
         block.set_charge(Charge::empty(&self.budget));
@@ -258,9 +280,9 @@ pub(in crate::http) fn padding(json_length: usize) -> usize {
     (ALIGNMENT_BYTES - json_length % ALIGNMENT_BYTES) % ALIGNMENT_BYTES
 }
 
-/// Makes the block's charge cover what it holds.
+/// Makes the block's charge cover the memory that it holds.
 fn charge(block: &mut Block) -> Result<(), HeadRefusal> {
-    let held_bytes = block.len() as u64;
+    let held_bytes = held_bytes(block.len(), block.capacity()) as u64;
     let Some(charge) = block.charge_mut() else {
         return Ok(());
     };

@@ -40,8 +40,8 @@ const FIELD_HEADER_BYTES_MAX: usize = 20;
 const UNCHARGED_BYTES: usize = 4 << 10;
 /// What a tensor costs beside its bytes.
 const RAW_BYTES: usize = 256;
-/// Tensors that lie in pinned memory if they go to a GPU. Smaller ones are not worth it; larger
-/// ones get blocks that grow, which pinned ones do not.
+/// Tensors that lie in pinned memory if they go to a GPU, as of HTTP bodies. Smaller ones are not
+/// worth it; larger ones get blocks that grow, which pinned ones do not.
 const PINNED_BYTES: RangeInclusive<usize> = 64 << 10..=WHOLE_BLOCK_BYTES_MAX;
 /// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of
 /// inputs: no model has so many.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conch_memory::{Block, Budget, Charge, OutOfMemory, Pool};
+use conch_memory::{Block, Budget, Charge, HUGE_ABOVE_BYTES, OutOfMemory, Pool, held_bytes};
 
 use super::{MessageReader, ReadFault, ReadPosition, UNCHARGED_BYTES};
 
@@ -12,12 +12,15 @@ const TRUSTED_FROM_BYTES: usize = UNCHARGED_BYTES;
 const FIRST_BLOCK_BYTES: usize = 512;
 /// What is charged for bytes to come if the budget has no room for more: a usual DATA frame.
 const CAUTIOUS_BYTES: usize = 16 << 10;
-/// The pool recycles blocks up to this size; larger ones start here and double, in place where
-/// there is room behind them.
-pub(super) const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
+/// Blocks above [`HUGE_ABOVE_BYTES`] have huge pages, which hold more than a client may have sent:
+/// a tensor of more bytes has a block of this size until that is full.
+const LARGE_FIRST_BYTES: usize = 1 << 20;
+/// The most that a tensor gets at once; larger ones double from there, in place where there is room
+/// behind them.
+pub(super) const WHOLE_BLOCK_BYTES_MAX: usize = 64 << 20;
 
 impl MessageReader {
-    /// Bytes that the tensor under way misses, if it has a block of its final size, or nearly.
+    /// Bytes that the tensor under way misses, if it has a block that is worth being received into.
     pub(in crate::grpc) fn tensor_left(&self) -> usize {
         match &self.place {
             ReadPosition::Raw {
@@ -43,15 +46,18 @@ impl MessageReader {
         };
         let mut fresh = bytes.min(*left);
         if let Some(block) = block.as_mut() {
-            // A block that grows by doubling does so when it is full.
+            // A block that is not the last one is left when it is full.
             let (have, spare) = (block.len(), block.capacity() - block.len());
-            if block.capacity() >= WHOLE_BLOCK_BYTES_MAX && spare > 0 {
+            if have < LARGE_FIRST_BYTES && have + *left > HUGE_ABOVE_BYTES {
+                fresh = fresh.min(LARGE_FIRST_BYTES - have);
+            } else if block.capacity() >= LARGE_FIRST_BYTES && spare > 0 {
                 fresh = fresh.min(spare);
             }
             // If the budget has no room for what may come, then for what is likely to.
+            let held = held_bytes(have + fresh, block.capacity()) as u64;
             let is_charged = block
                 .charge_mut()
-                .is_some_and(|charge| charge.cover((have + fresh) as u64).is_ok());
+                .is_some_and(|charge| charge.cover(held).is_ok());
             if !is_charged {
                 fresh = fresh.min(CAUTIOUS_BYTES);
             }
@@ -97,9 +103,9 @@ impl MessageReader {
             block: Some(block), ..
         } = &mut self.place
         {
-            let have = block.len();
+            let held = held_bytes(block.len(), block.capacity()) as u64;
             if let Some(charge) = block.charge_mut() {
-                charge.shrink_unused(have as u64);
+                charge.shrink_unused(held);
             }
         }
     }
@@ -115,16 +121,13 @@ pub(super) fn room<'a>(
 ) -> Result<&'a mut Block, ReadFault> {
     let have = block.as_ref().map_or(0, Block::len);
     let (arrived, whole) = (have + fresh, have + left);
-    // Charge before anything is allocated.
-    let mut charge = block.as_mut().and_then(Block::take_charge);
-    if whole > UNCHARGED_BYTES {
-        charge
-            .get_or_insert_with(|| Charge::empty(budget))
-            .cover(arrived as u64)?;
-    }
     let is_trusted = whole <= TRUSTED_FROM_BYTES || arrived >= TRUSTED_FROM_BYTES;
-    let capacity = if !is_trusted {
+    let capacity = if let Some(block) = block.as_ref().filter(|block| block.capacity() >= arrived) {
+        block.capacity()
+    } else if !is_trusted {
         arrived.next_power_of_two().max(FIRST_BLOCK_BYTES)
+    } else if whole > HUGE_ABOVE_BYTES && arrived <= LARGE_FIRST_BYTES {
+        LARGE_FIRST_BYTES
     } else if whole <= WHOLE_BLOCK_BYTES_MAX {
         whole
     } else {
@@ -132,14 +135,21 @@ pub(super) fn room<'a>(
         let doubled = block.as_ref().map_or(0, |block| block.capacity() * 2);
         whole.min(doubled.max(arrived).max(WHOLE_BLOCK_BYTES_MAX))
     };
+    // Charge before anything is allocated.
+    let mut charge = block.as_mut().and_then(Block::take_charge);
+    if whole > UNCHARGED_BYTES {
+        charge
+            .get_or_insert_with(|| Charge::empty(budget))
+            .cover(held_bytes(arrived, capacity) as u64)?;
+    }
     let roomy = match block.take() {
-        Some(block) if block.capacity() >= arrived => block,
+        Some(block) if block.capacity() >= capacity => block,
         Some(mut block) if block.capacity() >= WHOLE_BLOCK_BYTES_MAX => {
             block.try_reserve(capacity)?;
             block
         }
         Some(block) => {
-            // Copies at most what arrived before the tensor was trusted.
+            // Copies what arrived before the tensor was trusted, or [`LARGE_FIRST_BYTES`].
             let mut roomy = take(pool, capacity, is_trusted)?;
             roomy.extend_from_slice(block.as_slice());
             roomy

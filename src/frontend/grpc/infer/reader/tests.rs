@@ -137,9 +137,44 @@ fn memory_follows_what_arrived() {
         }
     };
     assert!(matches!(fault, ReadFault::Exhausted(_)));
-    assert!((62 << 20..=64 << 20).contains(&fed_bytes), "{fed_bytes}");
+    // Huge pages are charged as a whole.
+    assert!((60 << 20..=64 << 20).contains(&fed_bytes), "{fed_bytes}");
     drop(reader);
     assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
+fn a_large_tensor_has_1_mib_until_that_has_arrived() {
+    const WHOLE: usize = 20 << 20;
+    let (pool, budget) = stores();
+    let mut message = Vec::new();
+    put_bytes(&mut message, 7, &vec![5; WHOLE]);
+    let header_bytes = message.len() - WHOLE;
+    let mut reader = MessageReader::new(&pool, &budget, message.len());
+    let capacity = |reader: &MessageReader| match &reader.place {
+        ReadPosition::Raw {
+            block: Some(block), ..
+        } => block.capacity(),
+        _ => panic!("inside the tensor"),
+    };
+    let (first, rest) = message.split_at(header_bytes + (4 << 10));
+    reader.feed(first).unwrap();
+    assert!(capacity(&reader) <= 1 << 20);
+    // However much could come at once.
+    let room = reader.room(WHOLE).unwrap();
+    let count = room.len();
+    assert_eq!(count, (1 << 20) - (4 << 10));
+    room.fill(5);
+    assert_eq!(capacity(&reader), 1 << 20);
+    reader.advance(count).unwrap();
+    let (byte, rest) = rest.get(count..).unwrap().split_at(1);
+    reader.feed(byte).unwrap();
+    assert!(capacity(&reader) >= WHOLE, "it is trusted");
+    reader.trim_charge();
+    assert!(budget.used_bytes() >= 2 << 20, "of a huge page");
+    reader.feed(rest).unwrap();
+    let arrived = reader.finish().unwrap();
+    assert!(arrived.raws[0].as_ref() == vec![5; WHOLE]);
 }
 
 #[test]
