@@ -100,6 +100,13 @@ def hpack_length(length):
     return out + bytes([rest])
 
 
+def varint(value):
+    out = b""
+    while value >= 128:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
 def call_head(method, *extra, authority="test"):
     return hpack((":method", "POST"), (":scheme", "http"), (":path", f"/inference.GRPCInferenceService/{method}"),
                  (":authority", authority), ("te", "trailers"), ("content-type", "application/grpc"), *extra)
@@ -136,6 +143,29 @@ class Http2:
             if not piece:
                 return None
             self.held += piece
+
+    def begin_infer(self, model, tensor_bytes, sent_bytes):
+        """Begins a call of ModelInfer, whose message has a tensor of `tensor_bytes`, and sends the first `sent_bytes` of that."""
+        tensor = b"\x0a" + bytes([len(model)]) + model.encode() + b"\x3a" + varint(tensor_bytes)
+        rest = struct.pack(">BI", 0, len(tensor) + tensor_bytes) + tensor + bytes(sent_bytes)
+        self.send(frame(HEADERS, 4, 1, call_head("ModelInfer")))
+        window = {0: 65_535, 1: 65_535}
+        while rest:
+            length = min(*window.values(), len(rest), 1 << 14)
+            if length > 0:
+                self.send(frame(DATA, 0, 1, rest[:length]))
+                window, rest = {stream: left - length for stream, left in window.items()}, rest[length:]
+                continue
+            kind, flags, stream, payload = self.wait_for(SETTINGS, WINDOW_UPDATE, RST_STREAM)
+            if kind == RST_STREAM:
+                raise ConnectionError(f"the call was reset: {payload!r}")
+            if kind == WINDOW_UPDATE:
+                window[stream] += int.from_bytes(payload, "big")
+            elif not flags:
+                # The server counts by its own settings once they are acknowledged. Number 4: the initial window of streams.
+                self.send(frame(SETTINGS, 1, 0))
+                window[1] += dict(struct.iter_unpack(">HI", payload)).get(4, 65_535) - 65_535
+        return self
 
     def wait_for(self, *kinds):
         """The next frame of one of `kinds`; None at the end of the connection."""

@@ -2,6 +2,7 @@
 
 Runs against the double of the driver in src/testkit/cuda, or against the machine's driver with CONCH_CUDA=real."""
 
+import contextlib
 import itertools
 import json
 import queue
@@ -16,6 +17,7 @@ import tritonclient.http as httpclient
 import cuda
 import region
 import server as servers
+import wire
 from case import conch_only, needs_library
 from region import part
 from repository import Repository, identity, tensors
@@ -404,16 +406,59 @@ class Ways(IdentityCase):
             self.unregister()
 
     def test_bodies_pass_through_pinned_memory(self):
-        given, target = content(LARGE), self.array(LARGE)
-        self.registered("in", self.array(LARGE, given))
-        self.registered("out", target)
-        ask = lambda: self.assert_repeats("gpu0", given, target=part("out", 0, LARGE), into=target)
-        self.assertEqual(self.tally.during(ask), {("pinned", "device"): (1, LARGE)})
-        ask = lambda: self.assert_repeats("gpu0", given, source=part("in", 0, LARGE))
-        self.assertEqual(self.tally.during(ask), {("device", "pinned"): (1, LARGE)})
+        for byte_size in (LARGE, 20 << 20):
+            given, target = content(byte_size), self.array(byte_size)
+            self.registered("in", self.array(byte_size, given))
+            self.registered("out", target)
+            ask = lambda: self.assert_repeats("gpu0", given, target=part("out", 0, byte_size), into=target)
+            self.assertEqual(self.tally.during(ask), {("pinned", "device"): (1, byte_size)})
+            ask = lambda: self.assert_repeats("gpu0", given, source=part("in", 0, byte_size))
+            self.assertEqual(self.tally.during(ask), {("device", "pinned"): (1, byte_size)})
+            self.unregister()
 
     def test_host_to_host_leaves_the_device_alone(self):
         self.assertEqual(self.tally.during(lambda: self.assert_repeats("gpu0", content(LARGE))), {})
+
+
+@conch_only
+class Stalled(IdentityCase):
+    """Clients that each declare 60 MB for a GPU and stop: they hold little pinned memory, or ordinary one as others do."""
+
+    COUNT, EACH_MAX = 32, 4 << 20
+    DECLARED, FEW, MORE = 60_000_000, 100 << 10, (1 << 20) + (64 << 10)
+    # A quarter of the pool is for them, and a quarter more of that is lost to its size classes.
+    BODIES_MAX = (256 << 20) // 4 * 5 // 4
+
+    def over_http(self, sent):
+        link = wire.connect(self.server)
+        link.sendall(f"POST /v2/models/gpu0/infer HTTP/1.1\r\nHost: t\r\nInference-Header-Content-Length: 100\r\n"
+                     f"Content-Length: {self.DECLARED}\r\n\r\n".encode() + bytes(sent))
+        return link
+
+    def over_grpc(self, sent):
+        return wire.Http2(self.server).start().begin_infer("gpu0", self.DECLARED, sent)
+
+    def pinned(self):
+        return self.server.metrics()[PINNED]
+
+    def test_they_hold_what_they_sent(self):
+        for connect in (self.over_http, self.over_grpc):
+            self.assert_repeats("gpu0", content(LARGE))
+            until_equal(self.pinned, 0, "the pinned bytes in use")
+            with self.subTest(connect.__name__), contextlib.ExitStack() as stack:
+                for _ in range(8):
+                    stack.enter_context(connect(self.FEW))
+                until_equal(self.pinned, 8 << 20, "the pinned bytes in use")
+            until_equal(self.pinned, 0, "the pinned bytes in use")
+            with self.subTest(connect.__name__), contextlib.ExitStack() as stack:
+                before = self.server.resident_bytes()
+                for _ in range(self.COUNT):
+                    stack.enter_context(connect(self.MORE))
+                # Some of it lies where there was memory before.
+                until(lambda: self.server.resident_bytes() - before, "what was sent is there", accept=lambda more: more > self.COUNT * self.MORE * 3 // 4)
+                self.assertLessEqual(self.pinned(), self.BODIES_MAX)
+                self.assertLess(self.server.resident_bytes() - before, self.COUNT * self.EACH_MAX)
+                self.assert_repeats("gpu0", content(20 << 20))
 
 
 @conch_only

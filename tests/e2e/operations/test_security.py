@@ -186,7 +186,7 @@ class Security(ServerCase):
             groups = b"\x5b" * depth + b"\x5c" * depth  # field 11, which nobody knows
             nested = b""
             for _ in range(min(depth, 2_000)):
-                nested = b"\x22" + _varint(len(nested)) + nested
+                nested = b"\x22" + wire.varint(len(nested)) + nested
             for payload in (groups, nested):
                 for method in ("ModelInfer", "RepositoryModelLoad", "ModelMetadata"):
                     with self.assertRaises(grpc.RpcError):
@@ -331,10 +331,3 @@ class Security(ServerCase):
             for one in others:
                 one.join()
         self.assertEqual(leaks, [])
-
-
-def _varint(value):
-    out = b""
-    while value >= 128:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])

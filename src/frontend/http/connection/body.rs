@@ -95,10 +95,14 @@ impl HttpConnection {
         let length = usize::try_from(length).map_err(|_| chunked::too_large())?;
         let start = padding(placement.json_length);
         let total = start + length;
-        let mut block = match pinned_block(placement, total) {
+        let first = if total <= BODY_AT_ONCE_BYTES_MAX {
+            total
+        } else {
+            BODY_FIRST_BYTES
+        };
+        let mut block = match pinned_block(placement, total, first) {
             Some(block) => self.start_block(start, block),
-            None if total <= BODY_AT_ONCE_BYTES_MAX => self.begin_block(start, total)?,
-            None => self.begin_block(start, BODY_FIRST_BYTES)?,
+            None => self.begin_block(start, first)?,
         };
         let buffered = self.input.unused();
         let buffered = buffered
@@ -118,7 +122,7 @@ impl HttpConnection {
                 self.input.release(&self.shard.spares);
             }
             if block.len() == block.capacity() {
-                self.grow_block(&mut block, total)?;
+                self.grow_block(&mut block, placement, total)?;
                 charge(&mut block)?;
             }
             let wanted = (total - block.len()).min(RECEIVE_BYTES_MAX);
@@ -197,11 +201,20 @@ impl HttpConnection {
     }
 
     /// Gives the full `block` of a body of `total` bytes room for more of it.
-    fn grow_block(&self, block: &mut Block, total: usize) -> Result<(), OutOfMemory> {
+    fn grow_block(
+        &self,
+        block: &mut Block,
+        placement: BodyPlacement,
+        total: usize,
+    ) -> Result<(), OutOfMemory> {
         if block.capacity() >= BODY_SECOND_BYTES_MAX {
             return block.try_reserve((block.capacity() * 2).min(total));
         }
-        let mut roomy = self.shard.pool.try_take(total.min(BODY_SECOND_BYTES_MAX))?;
+        let capacity = total.min(BODY_SECOND_BYTES_MAX);
+        let mut roomy = match pinned_block(placement, total, capacity) {
+            Some(roomy) => roomy,
+            None => self.shard.pool.try_take(capacity)?,
+        };
         roomy.extend_from_slice(block.as_slice());
         if let Some(charge) = block.take_charge() {
             roomy.set_charge(charge);
@@ -264,14 +277,14 @@ impl HttpConnection {
     }
 }
 
-/// A block of pinned memory for all of a body that goes to a GPU, from which its tensors are copied
-/// without the CPU. None if there is no room.
-fn pinned_block(placement: BodyPlacement, total: usize) -> Option<Block> {
+/// A block of pinned memory for `capacity` of the `total` bytes of a body that goes to a GPU, from
+/// which its tensors are copied without the CPU. None if there is no room.
+fn pinned_block(placement: BodyPlacement, total: usize, capacity: usize) -> Option<Block> {
     if !placement.is_for_gpu || !PINNED_BODY_BYTES.contains(&total) {
         return None;
     }
-    let block = GpuHost::body_pool()?.try_take(total).ok()?;
-    // Ordinary memory is to grow with what arrives.
+    let block = GpuHost::body_pool()?.try_take(capacity).ok()?;
+    // Ordinary memory comes from the pool of the shard, which keeps it.
     (block.place().kind == MemoryKind::CpuPinned).then_some(block)
 }
 
