@@ -1,6 +1,7 @@
 """Input that no honest client sends: truncated, oversized, overflowing, smuggled HTTP, broken HTTP/2. Each must be refused,
 harm nobody else, and leave a server that serves the next request."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -388,10 +389,10 @@ class Flood(ServerCase):
         return link
 
     def unread(self, port):
-        """Bytes that wait in the server's sockets to be read."""
+        """Bytes of the clients' that wait in sockets, theirs or the server's, to be read."""
         own = f"0100007F:{self.server.ports[port]:04X}"  # 127.0.0.1
-        rows = (row.split() for row in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:])
-        return sum(int(row[4].split(":")[1], 16) for row in rows if row[1] == own and row[3] == "01")
+        rows = [row.split() for row in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return sum(int(row[4].split(":")[column], 16) for column, end in ((1, 1), (0, 2)) for row in rows if row[end] == own and row[3] == "01")
 
 
 # A server each: memory that one flood left behind would not count as growth in the other.
@@ -408,6 +409,48 @@ class GrpcFlood(Flood):
         message = b"\0" + struct.pack(">I", (1 << 30) + 16) + tensor
         raw = H.PREFACE + H.frame(H.SETTINGS, 0, 0) + headers(payload=H.call_head("ModelInfer")) + data(payload=message, flags=0)
         self.flood("grpc", raw)
+
+
+class Stalled(Flood):
+    """Clients that each declare 60 MB, send a little more than the 1 MiB after which they are trusted with all of it, and stop: they
+    cost what they sent and the rest of a huge page."""
+
+    COUNT, EACH_MAX = 64, 3 << 20
+    DECLARED, SENT = 60_000_000, (1 << 20) + (64 << 10)
+
+    def stall(self, port, connect):
+        with contextlib.ExitStack() as stack:
+            kept = stack.enter_context(wire.connect(self.server, timeout=self.PATIENCE)), stack.enter_context(grpc.insecure_channel(self.server.grpc))
+            self.serve_all(kept, 1)
+            before = self.server.resident_bytes()
+            for _ in range(self.COUNT):
+                stack.enter_context(connect())
+                until_equal(lambda: self.unread(port), 0, "the count of unread bytes")
+            growth = self.server.resident_bytes() - before
+            self.serve_all(kept, 2)
+            # Some of it lies where there was memory before.
+            self.assertGreater(growth, self.COUNT * self.SENT * 3 // 4, "what was sent is there")
+            self.assertLess(growth, self.COUNT * self.EACH_MAX)
+
+
+@conch_only
+class HttpStalled(Stalled):
+    def connect(self):
+        link = wire.connect(self.server)
+        link.sendall(head(f"Content-Length: {self.DECLARED}", "Inference-Header-Content-Length: 100") + b"x" * self.SENT)
+        return link
+
+    def test_a_part_of_a_body_costs_no_more_than_that(self):
+        self.stall("http", self.connect)
+
+
+@conch_only
+class GrpcStalled(Stalled):
+    def connect(self):
+        return wire.Http2(self.server).start().begin_infer("identity", self.DECLARED, self.SENT)
+
+    def test_a_part_of_a_tensor_costs_no_more_than_that(self):
+        self.stall("grpc", self.connect)
 
 
 if __name__ == "__main__":
