@@ -33,6 +33,7 @@ pub mod validation;
 
 pub use admission::cancel::{Cancellation, cancel};
 pub use admission::engine::{Engine, ModelLoads, RequestTarget};
+pub use admission::reservation::Reservation;
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, BatchStrategy, ExecutionPolicy, Instance,
     InstanceSpec, LoadContext, Model,
@@ -41,7 +42,7 @@ pub use conch_scheduler::rate_limit::ResourceCapacity;
 pub use error::{Code, Error, Truncated, truncated};
 pub use flow_control::backlog::StreamBacklog;
 pub use flow_control::credits::Credits;
-pub use limits::Tenant;
+pub use limits::{LimitOwner, ReachedLimit, Tenant};
 pub use threads::host_policy::HostPolicies;
 
 pub use model::readiness::ReadinessCheck;

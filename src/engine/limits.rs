@@ -1,7 +1,7 @@
 //! Bounds of the live requests that are let in: of the whole server, of each model, and of each
 //! tenant. All opt-in; who is refused may come again.
 //!
-//! Frontends and embedders pass [`AdmissionLimits::enter`] before they ask for a place in a model;
+//! Requests pass [`AdmissionLimits::enter`] before they get a place in a model;
 //! the [`Permit`] goes with that place and is given back with it. A model's own bound is kept by
 //! its count of live requests. Steps within the server (those of ensembles) have passed with the
 //! request that they belong to. A server without such bounds has no `AdmissionLimits`, and its
@@ -50,7 +50,7 @@ struct TenantLimits {
 }
 
 /// Who sends a request, as far as bounds go: a hash of the name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tenant(NonZeroU64);
 
 impl AdmissionLimits {
@@ -80,11 +80,26 @@ impl AdmissionLimits {
         Some(Tenant(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MAX)))
     }
 
+    /// Whether the server has room for `count` more requests at present.
+    pub(crate) fn has_room_for(&self, count: u64) -> bool {
+        let live = self.live.load(Ordering::Relaxed);
+        live.saturating_add(count) <= self.server_max
+    }
+
+    /// The limit of the server or of a tenant; `u64::MAX` for none.
+    pub(crate) fn max_of(&self, owner: LimitOwner) -> u64 {
+        match (owner, &self.tenants) {
+            (LimitOwner::Server, _) => self.server_max,
+            (LimitOwner::Tenant(_), Some(tenants)) => tenants.max,
+            (LimitOwner::Tenant(_), None) | (LimitOwner::Model, _) => u64::MAX,
+        }
+    }
+
     /// Lets a request of `tenant` in. Does not block.
     ///
     /// # Errors
     /// The limit that is reached.
-    pub(crate) fn enter(self: &Arc<Self>, tenant: Option<Tenant>) -> Result<Permit, LimitReached> {
+    pub(crate) fn enter(self: &Arc<Self>, tenant: Option<Tenant>) -> Result<Permit, ReachedLimit> {
         // Counted at once, so that every way out gives the place back.
         let before = self.live.fetch_add(1, Ordering::Relaxed);
         let mut permit = Permit {
@@ -93,8 +108,8 @@ impl AdmissionLimits {
             is_left: AtomicBool::new(false),
         };
         if before >= self.server_max {
-            return Err(LimitReached {
-                owner: "the server",
+            return Err(ReachedLimit {
+                owner: LimitOwner::Server,
                 max: self.server_max,
             });
         }
@@ -102,8 +117,8 @@ impl AdmissionLimits {
             match tenants.counters.acquire(key.get()) {
                 Ok(slot) => permit.slot = Some(slot),
                 Err(_) => {
-                    return Err(LimitReached {
-                        owner: "the tenant",
+                    return Err(ReachedLimit {
+                        owner: LimitOwner::Tenant(Tenant(key)),
                         max: tenants.max,
                     });
                 }
@@ -119,12 +134,21 @@ impl fmt::Debug for TenantLimits {
     }
 }
 
-/// A limit that lets nobody else in.
+/// Whose live requests a limit bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LimitOwner {
+    Server,
+    Tenant(Tenant),
+    /// The version that the request is for.
+    Model,
+}
+
+/// A limit that lets nobody else in at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LimitReached {
-    /// For messages.
-    pub(crate) owner: &'static str,
-    pub(crate) max: u64,
+pub struct ReachedLimit {
+    pub owner: LimitOwner,
+    /// Live requests that it allows.
+    pub max: u64,
 }
 
 /// A place inside, given back when it is left, on drop at the latest.

@@ -43,7 +43,7 @@ use conch_net::Listener;
 use acceptor::Acceptor;
 use pressure::PressureOrders;
 use shard::link::{Protocol, ShardHandle, ShardMessage};
-use shard::{ShardContext, ShardThread};
+use shard::{ShardContext, ShardThread, WaitingShards};
 use trace::Tracing;
 use watchdog::Watchdog;
 
@@ -227,6 +227,7 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
         server,
         tracing: Arc::clone(&tracing),
         orders: Arc::clone(&orders),
+        waiting_shards: Arc::new(WaitingShards::new(options.shard_cpus.len())),
     };
     let mut shards = Vec::new();
     for (index, cpu) in options.shard_cpus.iter().enumerate() {

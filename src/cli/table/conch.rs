@@ -199,8 +199,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "server-requests-max",
         Int,
-        "Live requests in the server; one more gets HTTP 429 or gRPC RESOURCE_EXHAUSTED. Default: \
-         no bound.",
+        "Live requests in the server; one more waits for --limit-wait-ms, then gets HTTP 429 or \
+         gRPC RESOURCE_EXHAUSTED. Default: no bound.",
         Bound(|to| &mut to.engine.admission.server_max),
     ),
     served(
@@ -229,6 +229,13 @@ pub const FLAGS: &[Flag] = &[
             to.frontend.tenant_header = access::header_name(text)?;
             Ok(())
         }),
+    ),
+    served(
+        "limit-wait-ms",
+        Int,
+        "Milliseconds that a request waits for room under the three limits above before it is \
+         refused; 0: it is refused at once. Default: {}.",
+        Milliseconds(|to| &mut to.frontend.limit_wait, parse_unsigned),
     ),
     served(
         "lower-core-priority",

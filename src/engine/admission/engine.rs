@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use crate::admission::refusal::{enter_limits, refuse};
+use crate::admission::reservation::Reservation;
 use crate::admission::submit::admit;
-use crate::limits::{AdmissionLimits, Tenant};
+use crate::limits::{AdmissionLimits, LimitOwner, ReachedLimit, Tenant};
 use crate::model::registry::Registry;
 use crate::model::version::Pin;
 use crate::request::inline::InlineOffer;
@@ -70,9 +71,42 @@ impl Engine {
         self.limits.as_ref()
     }
 
+    /// Whether requests to `model` may have to wait for room under a limit.
+    pub fn limits_requests(&self, model: &ModelVersion) -> bool {
+        self.limits.is_some() || model.limits_requests()
+    }
+
+    /// Whether the server has room for `count` more requests under its limit at present.
+    pub fn has_room_for(&self, count: u64) -> bool {
+        let limits = self.limits.as_ref();
+        limits.is_none_or(|limits| limits.has_room_for(count))
+    }
+
+    /// The limit of `owner`, which is reached for a request to `model`.
+    pub fn limit_of(&self, owner: LimitOwner, model: &ModelVersion) -> ReachedLimit {
+        let max = match (owner, &self.limits) {
+            (LimitOwner::Model, _) | (_, None) => model.requests_max(),
+            (_, Some(limits)) => limits.max_of(owner),
+        };
+        ReachedLimit { owner, max }
+    }
+
+    /// Reserves room under all limits for a request of `tenant` to `model`. Does not block.
+    ///
+    /// # Errors
+    /// The limit that is reached; what was reserved before stays.
+    pub fn reserve(
+        &self,
+        model: &Arc<ModelVersion>,
+        tenant: Option<Tenant>,
+        reservation: &mut Reservation,
+    ) -> Result<(), ReachedLimit> {
+        reservation.complete(self.limits.as_ref(), model, tenant)
+    }
+
     /// The permit of a request: of the model that it was parsed for, of the version where its
-    /// sequence is under way, or of what has taken the model's place in the registry. `held` is one
-    /// that was taken before the request was parsed. Does not block.
+    /// sequence is under way, or of what has taken the model's place in the registry. What was not
+    /// reserved before is taken now, or refused. Does not block.
     ///
     /// # Errors
     /// EXHAUSTED over a limit; UNAVAILABLE if the model has too many live requests, is gone, or has
@@ -80,14 +114,15 @@ impl Engine {
     pub fn enter(
         &self,
         target: RequestTarget<'_>,
-        held: Option<Box<InFlightPermit>>,
+        reservation: Reservation,
     ) -> Result<InFlightPermit, Error> {
         let RequestTarget {
             model, id, tenant, ..
         } = target;
-        let limit = match &self.limits {
-            Some(limits) => Some(enter_limits(limits, model, id, tenant)?),
-            None => None,
+        let Reservation { limit, held } = reservation;
+        let limit = match (&self.limits, limit) {
+            (Some(limits), None) => Some(enter_limits(limits, model, id, tenant)?),
+            (_, limit) => limit,
         };
         let held = held.filter(|permit| target.matches_kind(permit));
         let entered = match (target.draining(model), held) {
@@ -217,25 +252,28 @@ mod tests {
     fn a_request_goes_to_what_took_the_place_of_its_model() {
         let (gone, successor, decoupled) = (model(ONE_TO_ONE), model(ONE_TO_ONE), model(DECOUPLED));
         let both = engine(Some(&successor), None);
-        let entered = both.enter(target(&gone), None).unwrap();
+        let entered = both.enter(target(&gone), Reservation::default()).unwrap();
         assert!(Arc::ptr_eq(&entered, &gone), "it is there");
         drop(entered);
         gone.retire();
-        let entered = both.enter(target(&gone), None).unwrap();
+        let entered = both.enter(target(&gone), Reservation::default()).unwrap();
         assert!(Arc::ptr_eq(&entered, &successor));
 
         let retired = "Request for unknown model: 'm' version 1 is not at ready state";
         let other_kind = engine(Some(&decoupled), None);
-        let error = other_kind.enter(target(&gone), None).err().unwrap();
+        let error = other_kind
+            .enter(target(&gone), Reservation::default())
+            .err()
+            .unwrap();
         assert_eq!(error.message, retired);
         let any_kind = RequestTarget {
             keeps_kind: false,
             ..target(&gone)
         };
-        let entered = other_kind.enter(any_kind, None).unwrap();
+        let entered = other_kind.enter(any_kind, Reservation::default()).unwrap();
         assert!(Arc::ptr_eq(&entered, &decoupled));
         // Replaced again and again, faster than a request can follow.
-        let error = engine(Some(&gone), None).enter(target(&gone), None);
+        let error = engine(Some(&gone), None).enter(target(&gone), Reservation::default());
         assert_eq!(error.err().unwrap().message, retired);
     }
 
@@ -256,7 +294,10 @@ mod tests {
         gone.retire();
         let loads = Arc::new(Absent::default());
         let engine = engine(None, Some(Arc::clone(&loads) as _));
-        let error = engine.enter(target(&gone), None).err().unwrap();
+        let error = engine
+            .enter(target(&gone), Reservation::default())
+            .err()
+            .unwrap();
         assert_eq!(error.code, crate::Code::Unavailable, "it cannot be had");
         assert_eq!(*loads.0.lock().unwrap(), ["m"]);
     }
@@ -266,8 +307,8 @@ mod tests {
         let (one, decoupled) = (model(ONE_TO_ONE), model(DECOUPLED));
         let engine = engine(None, None);
         for (held, expected) in [(&one, &one), (&decoupled, &one)] {
-            let held = Box::new(InFlightPermit::new(held).unwrap());
-            let entered = engine.enter(target(&one), Some(held)).unwrap();
+            let held = Reservation::holding(Some(Box::new(InFlightPermit::new(held).unwrap())));
+            let entered = engine.enter(target(&one), held).unwrap();
             assert!(Arc::ptr_eq(&entered, expected));
         }
         assert_eq!((one.live_count(), decoupled.live_count()), (0, 0));

@@ -4,11 +4,13 @@
 pub mod cancel;
 pub mod engine;
 pub mod refusal;
+pub mod reservation;
 pub mod sequence;
 pub mod shm_completion;
 pub mod submit;
 #[cfg(test)]
 mod tests;
 
-pub use refusal::{enter_limits, refuse};
+pub use refusal::{enter_limits, refuse, refuse_over_limit};
+pub use reservation::Reservation;
 pub use submit::admit;

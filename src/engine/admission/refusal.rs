@@ -1,9 +1,8 @@
 //! Errors of requests that get no place in their model.
 
-use std::fmt;
 use std::sync::Arc;
 
-use crate::limits::{AdmissionLimits, LimitReached, Permit, Tenant};
+use crate::limits::{AdmissionLimits, LimitOwner, Permit, ReachedLimit, Tenant};
 use crate::model::stats::FailureReason;
 use crate::request::messages::{RequestIdPrefix, full};
 use crate::{Error, ModelVersion, Rejected};
@@ -13,8 +12,9 @@ pub fn refuse(model: &ModelVersion, id: &str, why: Rejected) -> Error {
     match why {
         Rejected::Full => full(id),
         Rejected::OverModelLimit => {
-            let who = format_args!("model '{}'", model.name);
-            refusal(model, id, &who, model.requests_max())
+            let owner = LimitOwner::Model;
+            let max = model.requests_max();
+            refuse_over_limit(model, id, ReachedLimit { owner, max })
         }
         Rejected::Retired => Error::unavailable(format!(
             "Request for unknown model: '{}' version {} is not at ready state",
@@ -23,13 +23,17 @@ pub fn refuse(model: &ModelVersion, id: &str, why: Rejected) -> Error {
     }
 }
 
-/// The refusal of request `id` because `who` has `max` live requests, which `model` counts.
-fn refusal(model: &ModelVersion, id: &str, who: &dyn fmt::Display, max: u64) -> Error {
+/// The refusal of request `id` because of a limit, which `model` counts.
+pub fn refuse_over_limit(model: &ModelVersion, id: &str, limit: ReachedLimit) -> Error {
     model.statistics.report_failure(FailureReason::Rejected, 0);
-    Error::exhausted(format!(
-        "{}{who} has as many live requests as it may have ({max}), try again later",
-        RequestIdPrefix(id)
-    ))
+    let max = limit.max;
+    let has = format_args!("has as many live requests as it may have ({max}), try again later");
+    let id = RequestIdPrefix(id);
+    Error::exhausted(match limit.owner {
+        LimitOwner::Server => format!("{id}the server {has}"),
+        LimitOwner::Tenant(_) => format!("{id}the tenant {has}"),
+        LimitOwner::Model => format!("{id}model '{}' {has}", model.name),
+    })
 }
 
 /// Lets request `id` of `tenant` in, which wants to go to `model`. Does not block.
@@ -43,5 +47,5 @@ pub fn enter_limits(
     tenant: Option<Tenant>,
 ) -> Result<Permit, Error> {
     let entered = limits.enter(tenant);
-    entered.map_err(|LimitReached { owner, max }| refusal(model, id, &owner, max))
+    entered.map_err(|limit| refuse_over_limit(model, id, limit))
 }

@@ -98,6 +98,8 @@ pub struct Snapshot {
     is_closed: bool,
     /// The ready versions whose backends want to be asked about that, by name.
     inspected: Vec<Arc<ModelVersion>>,
+    /// A model bounds its live requests, or one did.
+    limits_requests: bool,
 }
 
 /// The models of one name: one, but for namespaces.
@@ -143,7 +145,12 @@ impl Snapshot {
             has_namespaces: false,
             is_closed: false,
             inspected: Vec::new(),
+            limits_requests: false,
         };
+        snapshot.limits_requests = snapshot
+            .ready_models()
+            .iter()
+            .any(|model| model.limits_requests());
         let ready = snapshot.ready_models().into_iter();
         snapshot.inspected = ready
             .filter(|model| model.probes.has_hooks())
@@ -160,6 +167,10 @@ impl Snapshot {
             self.models.remove(name);
             return;
         };
+        self.limits_requests |= versions
+            .values()
+            .filter_map(VersionEntry::ready)
+            .any(|model| model.limits_requests());
         let count = self.inspected.len();
         self.inspected.extend(
             versions
@@ -191,6 +202,11 @@ impl Snapshot {
             is_closed: true,
             ..Snapshot::default()
         }
+    }
+
+    /// Whether some model may bound its live requests.
+    pub fn limits_requests(&self) -> bool {
+        self.limits_requests
     }
 
     /// # Errors

@@ -123,6 +123,11 @@ impl ModelVersion {
         self.requests_max
     }
 
+    /// Whether it has a limit of its own, beside the bound of its queue.
+    pub fn limits_requests(&self) -> bool {
+        self.requests_max != u64::MAX
+    }
+
     /// Why there is no place beside `live_count` requests.
     fn no_place_beside(&self, live_count: u64) -> Rejected {
         if live_count >= self.requests_max {

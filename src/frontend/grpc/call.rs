@@ -265,6 +265,10 @@ impl GrpcCall<'_> {
             // Boxed, as below.
             Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
         }
+        if shard.limits_requests() {
+            // Boxed, as below.
+            Box::pin(self.reserve(&mut arrived, &sender)).await?;
+        }
         if let Some(delay) = shard.options.grpc_delays.submit {
             Box::pin(delays::wait(delay, "the submission of an inference")).await;
         }
@@ -291,6 +295,28 @@ impl GrpcCall<'_> {
         let sent = send(self.respond, &budget, pieces, coding, peer_timeout).await;
         note(call_trace.as_ref(), SEND_END);
         sent
+    }
+
+    /// Reserves room for an inference; waits for it unless the client withdraws the call.
+    async fn reserve(
+        &mut self,
+        arrived: &mut infer::CompleteMessage,
+        sender: &CallMetadata,
+    ) -> Result<(), CallFailure> {
+        let deadline_ns = self.peer_timeout.deadline_ns;
+        let Some(mut room) = infer::reserve(self.shard, arrived, sender, deadline_ns) else {
+            return Ok(());
+        };
+        let outcome = std::future::poll_fn(|context| {
+            if let Poll::Ready(outcome) = Pin::new(&mut room).poll(context) {
+                return Poll::Ready(Ok(outcome));
+            }
+            let _ = ready!(self.respond.poll_reset(context));
+            Poll::Ready(Err(CallFailure::Gone))
+        })
+        .await?;
+        infer::note_room(self.shard, arrived, outcome);
+        Ok(())
     }
 
     /// Answers what lists, loads or unloads models.

@@ -63,6 +63,9 @@ pub struct FrontendOptions {
     pub memory_stall_timeout: Duration,
     /// Requests that one shard has in flight; a further one is UNAVAILABLE.
     pub in_flight_max: usize,
+    /// How long a request waits for room under the limits of live requests before it is refused;
+    /// zero: it does not.
+    pub limit_wait: Duration,
     /// `--http-max-input-size`: bounds the JSON of a request, each of its JSON tensors, and a raw
     /// body.
     pub http_input_bytes_max: u64,
@@ -108,6 +111,7 @@ impl Default for FrontendOptions {
             connections_max: 65_536,
             memory_stall_timeout: Duration::from_secs(1),
             in_flight_max: 16_384,
+            limit_wait: Duration::from_millis(500),
             http_input_bytes_max: 64 << 20,
             http_body_bytes_max: i32::MAX as u64,
             http_head_bytes_max: 64 << 10,

@@ -7,10 +7,9 @@ use conch_engine::gpus::GpuHost;
 use conch_engine::model::registry::Snapshot;
 use conch_engine::{
     Draft, Error, INLINE_BYTES_MAX, InlineOffer, ModelVersion, RequestHandle, RequestTarget,
-    Tenant, Timestamps, clock,
+    Reservation, Tenant, Timestamps, clock,
 };
 
-use super::ensure_loaded::HeldPermit;
 use super::in_flight::ResponseQueue;
 use super::response::{ResponseFuture, StreamRequest};
 use super::runtime::Timer;
@@ -24,8 +23,8 @@ pub struct SubmitOptions {
     pub version: Option<i64>,
     /// Who sends it, where tenants' requests are bounded.
     pub tenant: Option<Tenant>,
-    /// One that was taken before the request was parsed, where models come when they are asked for.
-    pub permit: HeldPermit,
+    /// What was taken for it before: where models come when they are asked for, and under limits.
+    pub reservation: Reservation,
     /// The client's own deadline (monotonic): past it the request is withdrawn and the reply is
     /// CANCELLED.
     pub deadline_ns: Option<u64>,
@@ -94,7 +93,7 @@ impl Shard {
         let SubmitOptions {
             version,
             tenant,
-            permit: held,
+            reservation,
             deadline_ns,
         } = options;
         let target = RequestTarget {
@@ -107,7 +106,7 @@ impl Shard {
             keeps_kind: true,
         };
         let engine = self.server.engine();
-        let permit = engine.enter(target, held)?;
+        let permit = engine.enter(target, reservation)?;
         let slot = self
             .in_flight
             .borrow_mut()

@@ -6,6 +6,7 @@
 //! the end are never dropped otherwise), and no borrow of shard state is held across a spawn, which
 //! may poll the new task at once.
 
+mod admission;
 mod brief_wait;
 mod connection_guard;
 mod connections;
@@ -17,6 +18,7 @@ pub(crate) mod link;
 pub(crate) mod offload;
 mod owed_execution;
 mod response;
+mod room;
 mod runtime;
 mod shares;
 mod slab;
@@ -27,12 +29,14 @@ mod tasks;
 mod thread;
 mod yield_policy;
 
+pub(crate) use admission::WaitingShards;
 pub(crate) use connection_guard::ConnectionGuard;
 pub(crate) use connections::WaitReason;
 pub(crate) use ensure_loaded::{EnsuredModel, HeldPermit};
 pub(crate) use in_flight::ResponseQueue;
 pub use inference::SubmitOptions;
 pub(crate) use response::{ResponseFuture, StreamRequest};
+pub(crate) use room::{Room, RoomFuture, RoomRefusal};
 pub use runtime::LOCKED_BYTES_MIN;
 pub(crate) use runtime::{Timer, yield_now};
 pub(crate) use shares::ConnectionShares;

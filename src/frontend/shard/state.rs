@@ -11,6 +11,7 @@ use conch_engine::Completion;
 use conch_engine::model::registry::RegistryReader;
 use conch_memory::{Budget, Pool};
 
+use super::admission::{Admission, WaitingShards};
 use super::brief_wait::BriefWait;
 use super::connections::ConnectionTable;
 use super::drain::{DrainFuture, DrainSignal};
@@ -37,6 +38,7 @@ pub struct Shard {
     pub(crate) spares: SpareBuffers,
     pub(super) reader: RefCell<RegistryReader>,
     pub(super) in_flight: RefCell<InFlight>,
+    pub(super) admission: Admission,
     pub(super) connections: RefCell<ConnectionTable>,
     pub(super) tasks: RefCell<Slab<Option<Task>>>,
     pub(super) orders: Arc<PressureOrders>,
@@ -60,10 +62,12 @@ pub(crate) struct ShardContext {
     pub(crate) server: Arc<Server>,
     pub(crate) tracing: Arc<Tracing>,
     pub(crate) orders: Arc<PressureOrders>,
+    pub(crate) waiting_shards: Arc<WaitingShards>,
 }
 
 impl Shard {
     pub(super) fn new(
+        index: usize,
         link: Arc<ShardHandle>,
         threads: OffloadThreads,
         context: ShardContext,
@@ -73,6 +77,7 @@ impl Shard {
             server,
             tracing,
             orders,
+            waiting_shards,
         } = context;
         let handshakes_max = options
             .grpc_connections
@@ -84,6 +89,7 @@ impl Shard {
             budget: Arc::clone(server.budget()),
             reader: RefCell::new(server.registry().reader()),
             in_flight: RefCell::new(InFlight::new(options.in_flight_max)),
+            admission: Admission::new(options.in_flight_max, waiting_shards, index),
             connections: RefCell::new(ConnectionTable::default()),
             tasks: RefCell::new(Slab::new()),
             completion,

@@ -65,7 +65,7 @@ impl ShardThread {
             cpu: bound_to,
             spins: options.shards_spin,
         };
-        let root = move || Shard::run(own_link, receiver, threads, context, serve);
+        let root = move || Shard::run(index, own_link, receiver, threads, context, serve);
         let thread = RuntimeThread::start(runtime_options, root).map_err(|error| {
             Error::internal(format!(
                 "cannot start shard {index} on CPU {cpu}: {}",
@@ -87,6 +87,7 @@ impl ShardThread {
 impl Shard {
     /// Runs until a message ends the shard.
     async fn run(
+        index: usize,
         link: Arc<ShardHandle>,
         mut receiver: Receiver<ShardMessage>,
         threads: OffloadThreads,
@@ -97,7 +98,7 @@ impl Shard {
             conch_log::warning!("cannot shorten the turns of a shard: {error}");
         }
         link.note_thread();
-        let shard = Shard::new(link, threads, context);
+        let shard = Shard::new(index, link, threads, context);
         let mut taken = receiver.take();
         let mut pause = None;
         poll_fn(|context| shard.pump(serve, &mut receiver, &mut taken, &mut pause, context)).await;
@@ -130,11 +131,13 @@ impl Shard {
         context: &mut Context<'_>,
     ) -> Poll<()> {
         let mut handled_count = 0;
+        let mut reply_count = 0;
         self.set_pump_waker(context.waker());
         loop {
             for message in taken.by_ref() {
                 match message {
                     ShardMessage::Delivery(delivery) => {
+                        reply_count += usize::from(delivery.is_final());
                         let waker = self.in_flight.borrow_mut().deliver(delivery);
                         if let Some(waker) = waker {
                             waker.wake();
@@ -163,6 +166,8 @@ impl Shard {
                     break;
                 }
             }
+            // After the tasks that the replies wake, which give their room back.
+            self.admission.wake_firsts(std::mem::take(&mut reply_count));
             if let Some(timer) = pause {
                 std::task::ready!(Pin::new(timer).poll(context));
                 *pause = None;

@@ -39,7 +39,7 @@ class Chaos(unittest.TestCase):
 
     def test_it_fails_when_something_is_wrong(self):
         """A server that refuses what it should serve is found out."""
-        done = subprocess.run([sys.executable, str(CHAOS), "--minutes=0.2", "--flag=--server-requests-max=1"], capture_output=True, text=True, timeout=400, check=False,
+        done = subprocess.run([sys.executable, str(CHAOS), "--minutes=0.2", "--flag=--server-requests-max=1", "--flag=--limit-wait-ms=0"], capture_output=True, text=True, timeout=400, check=False,
                               env={**os.environ, "CONCH_PROFILE": servers.PROFILE})
         self.assertEqual(done.returncode, 1, done.stdout[-2000:] + done.stderr[-2000:])
         self.assertIn("chaos: FAIL", done.stdout.splitlines()[-1])
@@ -65,6 +65,6 @@ class ChaosPython(unittest.TestCase):
 
     def test_it_fails_when_something_is_wrong(self):
         """A server that refuses what it should serve is found out."""
-        done = self.run_chaos("--requests=300", "--kills=3", "--reloads=2", "--flag=--server-requests-max=1")
+        done = self.run_chaos("--requests=300", "--kills=3", "--reloads=2", "--flag=--server-requests-max=1", "--flag=--limit-wait-ms=0")
         self.assertEqual(done.returncode, 1, done.stdout[-2000:] + done.stderr[-2000:])
         self.assertIn("chaos-python: FAIL", done.stdout.splitlines()[-1])

@@ -23,7 +23,7 @@ use std::time::Duration;
 use conch_config::DataType;
 use conch_engine::testing::Directory;
 use conch_engine::{
-    Completion, Delivery, Draft, DraftInput, Error, RequestTarget, Timestamps, clock,
+    Completion, Delivery, Draft, DraftInput, Error, RequestTarget, Reservation, Timestamps, clock,
 };
 
 use self::fake::Host;
@@ -108,7 +108,7 @@ pub(super) fn submit_as(
         keeps_kind: true,
     };
     let engine = server.engine();
-    let permit = engine.enter(target, None)?;
+    let permit = engine.enter(target, Reservation::default())?;
     engine.submit(
         permit,
         draft,

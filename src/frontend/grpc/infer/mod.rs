@@ -13,6 +13,7 @@ mod metadata;
 mod reader;
 mod region;
 mod response;
+mod room;
 mod streamed;
 mod submit;
 
@@ -20,5 +21,6 @@ pub(super) use answer::{EncodedResponse, answer};
 pub(super) use metadata::CallMetadata;
 pub(super) use reader::{CompleteMessage, MessageReader, ReadFault};
 pub(super) use response::{Pieces, encode_failure, encode_streamed};
+pub(super) use room::{note_room, reserve};
 pub(super) use streamed::{StreamedRequest, submit_streamed};
 pub(super) use submit::{SubmittedRequest, convert, ensure_loaded, submit};

@@ -10,7 +10,7 @@ use super::draft::{self, TypedTensors};
 use super::message::InferTarget;
 use super::metadata::CallMetadata;
 use super::reader::CompleteMessage;
-use super::submit::{RequestParts, kept_bytes, note_refusal, read, trace};
+use super::submit::{RequestParts, kept_bytes, note_refusal, read, reservation_of, trace};
 use crate::api::{Classes, parse_version, regions};
 use crate::grpc::status::GrpcStatus;
 use crate::grpc::trace::{CallTrace, RequestWait};
@@ -66,8 +66,7 @@ pub(in crate::grpc) fn submit_streamed(
         call_trace: None,
         charge: Some(charge),
     };
-    let permit = ensured.map_or(Ok(None), |ensured| *ensured);
-    let parts = (raws, typed, wait, permit);
+    let parts = (raws, typed, wait, reservation_of(ensured));
     streamed.flight = begin_streamed(
         shard,
         &head,
@@ -83,7 +82,7 @@ pub(in crate::grpc) fn submit_streamed(
 fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
-    (raws, typed, wait, permit): RequestParts,
+    (raws, typed, wait, reservation): RequestParts,
     (sender, deadline_ns): (&CallMetadata, Option<u64>),
     responses: &Rc<ResponseQueue>,
     streamed: &mut StreamedRequest,
@@ -91,7 +90,7 @@ fn begin_streamed(
     if shard.is_draining() {
         return Err(GrpcStatus::shutting_down());
     }
-    let permit = permit?;
+    let reservation = reservation?;
     let (target, model, message) = read(shard, head)?;
     if let Some(charge) = &mut streamed.charge {
         charge.shrink(kept_bytes(head, &message));
@@ -117,7 +116,7 @@ fn begin_streamed(
     let options = SubmitOptions {
         version: parse_version(target.model_version)?,
         tenant: sender.tenant,
-        permit,
+        reservation,
         deadline_ns,
     };
     Ok(shard.infer_into(responses, &model, draft, options)?)

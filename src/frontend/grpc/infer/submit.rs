@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::ModelVersion;
+use conch_engine::{ModelVersion, Reservation};
 use conch_memory::{Budget, ByteView, Charge, try_text};
 use smallvec::SmallVec;
 
@@ -15,7 +15,7 @@ use super::region;
 use crate::api::{self, Classes, parse_version, regions};
 use crate::grpc::status::{GrpcCode, GrpcStatus};
 use crate::grpc::trace::{CallTrace, RequestWait};
-use crate::shard::{EnsuredModel, HeldPermit, ResponseFuture, Shard, SubmitOptions};
+use crate::shard::{EnsuredModel, ResponseFuture, Shard, SubmitOptions};
 
 /// Texts up to this size are not charged while their request waits: requests in flight are bounded.
 const KEPT_UNCHARGED_BYTES: usize = 4 << 10;
@@ -76,7 +76,8 @@ pub(in crate::grpc) async fn ensure_loaded(shard: &Rc<Shard>, arrived: &mut Comp
         Ok(EnsuredModel::Coming(coming)) => coming.await,
         Err(error) => Err(error),
     };
-    arrived.ensured = Some(Box::new(permit.map_err(GrpcStatus::from)));
+    let reservation = permit.map(Reservation::holding);
+    arrived.ensured = Some(Box::new(reservation.map_err(GrpcStatus::from)));
 }
 
 /// Reads `head`, and finds the model that it names.
@@ -112,8 +113,7 @@ pub(in crate::grpc) fn submit(
         raws,
         ensured,
     } = arrived;
-    let permit = ensured.map_or(Ok(None), |ensured| *ensured);
-    let parts = (raws, typed, wait, permit);
+    let parts = (raws, typed, wait, reservation_of(ensured));
     try_submit(shard, &head, charge, parts, sender, deadline_ns)
         .inspect_err(|status| note_refusal(&head, status))
 }
@@ -127,11 +127,11 @@ fn try_submit(
     shard: &Rc<Shard>,
     head: &[u8],
     mut charge: Charge,
-    (raws, typed, wait, permit): RequestParts,
+    (raws, typed, wait, reservation): RequestParts,
     sender: CallMetadata,
     deadline_ns: Option<u64>,
 ) -> Result<(SubmittedRequest, Option<Rc<CallTrace>>), GrpcStatus> {
-    let permit = permit?;
+    let reservation = reservation?;
     let (target, model, message) = read(shard, head)?;
     charge.shrink(kept_bytes(head, &message));
     if model.config.is_decoupled {
@@ -152,7 +152,7 @@ fn try_submit(
     let options = SubmitOptions {
         version: parse_version(target.model_version)?,
         tenant,
-        permit,
+        reservation,
         deadline_ns,
     };
     let reply = shard.infer(&model, draft, options)?;
@@ -189,10 +189,17 @@ pub(super) fn trace(
     Some(CallTrace::new(traced, wait))
 }
 
+/// What was reserved for a request before it is submitted, or why it must not be.
+pub(super) fn reservation_of(
+    ensured: Option<Box<Result<Reservation, GrpcStatus>>>,
+) -> Result<Reservation, GrpcStatus> {
+    ensured.map_or_else(|| Ok(Reservation::default()), |ensured| *ensured)
+}
+
 /// The parts of a request beside its head.
 pub(super) type RequestParts = (
     SmallVec<[ByteView; 2]>,
     TypedTensors,
     RequestWait,
-    Result<HeldPermit, GrpcStatus>,
+    Result<Reservation, GrpcStatus>,
 );

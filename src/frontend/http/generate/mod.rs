@@ -13,7 +13,8 @@ mod load_metrics;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Code, Credits, Error, ModelVersion, Response, Tenant};
+use conch_engine::admission::refuse_over_limit;
+use conch_engine::{Code, Credits, Error, ModelVersion, Reservation, Response, Tenant};
 use conch_memory::{Budget, ByteView};
 
 use super::answer::{ContentType, HttpResponse, status_of};
@@ -23,7 +24,9 @@ use super::head::RequestHead;
 use super::infer::decode::{JsonLimits, OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES};
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
-use crate::shard::{HeldPermit, ResponseQueue, Shard, StreamRequest, SubmitOptions};
+use crate::shard::{
+    HeldPermit, ResponseQueue, Room, RoomRefusal, Shard, StreamRequest, SubmitOptions,
+};
 use crate::trace::ActiveTrace;
 use decode::GenerateRequest;
 use events::EventStream;
@@ -101,12 +104,38 @@ impl GenerateCall {
             traced.reach("HTTP_RECV_END");
         }
         let responses = Rc::new(ResponseQueue::default());
-        let (flight, id) = match self
-            .submit(&shard, connection.budget(), body, &responses)
-            .await
-        {
+        let refused = |error| Ok(HttpResponse::error(&error, ContentType::Json));
+        let decoded = match self.decode(&shard, body).await {
+            Ok(decoded) => decoded,
+            Err(error) => return refused(error),
+        };
+        let held = self.permit.take();
+        let room = match shard.reserve(&self.model, self.tenant, held, self.deadline_ns) {
+            Ok(Room::Reserved(reservation)) => Ok(reservation),
+            Ok(Room::Awaited(room)) => {
+                decoded.mark_complete();
+                connection.await_reply(room).await?
+            }
+            Err(limit) => Err(RoomRefusal::Limit(limit)),
+        };
+        let reservation = match room {
+            Ok(reservation) => reservation,
+            Err(RoomRefusal::Late) => return Ok(deadline::exceeded()),
+            Err(RoomRefusal::Limit(limit)) => {
+                let error = refuse_over_limit(&self.model, decoded.id(), limit);
+                api::note_refusal(decoded.id(), &error.message);
+                return refused(error);
+            }
+        };
+        let submitted = self.submit(
+            &shard,
+            connection.budget(),
+            (decoded, reservation),
+            &responses,
+        );
+        let (flight, id) = match submitted {
             Ok(submitted) => submitted,
-            Err(error) => return Ok(HttpResponse::error(&error, ContentType::Json)),
+            Err(error) => return refused(error),
         };
         let deadline_ns = self.deadline_ns;
         let mut answer = if self.is_stream {
@@ -141,13 +170,11 @@ impl GenerateCall {
         Ok(answer)
     }
 
-    async fn submit(
-        &mut self,
+    async fn decode(
+        &self,
         shard: &Rc<Shard>,
-        budget: &Arc<Budget>,
         body: ByteView,
-        responses: &Rc<ResponseQueue>,
-    ) -> Result<(StreamRequest, Box<str>), Error> {
+    ) -> Result<Box<GenerateRequest>, Error> {
         let limits = JsonLimits::of(&shard.options);
         let config = Arc::clone(&self.model.config);
         let length = body.len();
@@ -158,8 +185,16 @@ impl GenerateCall {
                 .offload(length as u64, move || decode::decode(body, &config, limits))
                 .await
         };
-        let mut decoded: Box<GenerateRequest> =
-            decoded.inspect_err(|error| api::note_refusal("", &error.message))?;
+        decoded.inspect_err(|error| api::note_refusal("", &error.message))
+    }
+
+    fn submit(
+        &self,
+        shard: &Rc<Shard>,
+        budget: &Arc<Budget>,
+        (mut decoded, reservation): (Box<GenerateRequest>, Reservation),
+        responses: &Rc<ResponseQueue>,
+    ) -> Result<(StreamRequest, Box<str>), Error> {
         let mut draft = decoded.draft();
         if self.model.config.is_decoupled {
             draft.features.credits = Some(Arc::new(Credits::new(shard.server.backlog(), budget)));
@@ -171,7 +206,7 @@ impl GenerateCall {
         let options = SubmitOptions {
             version: self.version,
             tenant: self.tenant,
-            permit: self.permit.take(),
+            reservation,
             deadline_ns: self.deadline_ns,
         };
         match shard.infer_into(responses, &self.model, draft, options) {

@@ -3,8 +3,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_engine::admission::refuse_over_limit;
 use conch_engine::gpus::GpuHost;
-use conch_engine::{Error, ModelVersion, Tenant};
+use conch_engine::{Error, ModelVersion, Reservation, Tenant};
 use conch_memory::{Budget, ByteView};
 
 use super::decode::{self, InferRequest, JsonLimits, decode};
@@ -18,7 +19,7 @@ use crate::http::connection::{ConnectionClosed, HttpConnection};
 use crate::http::dialect::Dialect;
 use crate::http::head::{BodyFraming, RequestHead, length_refusal};
 use crate::http::{coding, deadline};
-use crate::shard::{HeldPermit, ResponseFuture, Shard, SubmitOptions};
+use crate::shard::{HeldPermit, ResponseFuture, Room, RoomRefusal, Shard, SubmitOptions};
 use crate::trace::ActiveTrace;
 
 pub(crate) struct InferCall {
@@ -204,7 +205,18 @@ impl InferCall {
                 return Err(request_failure(decoded.id(), error));
             }
         }
-        let reply = self.submit(&shard, connection.budget(), &mut decoded)?;
+        let held = self.permit.take();
+        let reservation = match shard.reserve(&self.model, self.tenant, held, self.deadline_ns) {
+            Ok(Room::Reserved(reservation)) => reservation,
+            Ok(Room::Awaited(room)) => {
+                decoded.mark_complete();
+                // Boxed, as below.
+                let outcome = Box::pin(connection.await_reply(room)).await?;
+                outcome.map_err(|refusal| self.no_room(decoded.id(), refusal))?
+            }
+            Err(limit) => return Err(self.no_room(decoded.id(), RoomRefusal::Limit(limit))),
+        };
+        let reply = self.submit(&shard, connection.budget(), &mut decoded, reservation)?;
         let outcome = connection.await_reply(reply).await?;
         if let Some(traced) = self.traced {
             connection.note_traced(traced);
@@ -244,6 +256,17 @@ impl InferCall {
         }
     }
 
+    /// Why request `id` is not let in.
+    #[cold]
+    fn no_room(&self, id: &str, refusal: RoomRefusal) -> InferFailure {
+        match refusal {
+            RoomRefusal::Limit(limit) => {
+                request_failure(id, refuse_over_limit(&self.model, id, limit))
+            }
+            RoomRefusal::Late => InferFailure::Late,
+        }
+    }
+
     /// Hands the decoded request to the engine.
     #[inline]
     fn submit(
@@ -251,6 +274,7 @@ impl InferCall {
         shard: &Rc<Shard>,
         budget: &Arc<Budget>,
         decoded: &mut InferRequest,
+        reservation: Reservation,
     ) -> Result<ResponseFuture, InferFailure> {
         let takes_lent = self.answers_in.is_none() && decoded.is_all_binary();
         // Out of memory: its id stays untold.
@@ -270,7 +294,7 @@ impl InferCall {
         let options = SubmitOptions {
             version: self.version,
             tenant: self.tenant.take(),
-            permit: self.permit.take(),
+            reservation,
             deadline_ns: self.deadline_ns,
         };
         shard

@@ -67,6 +67,13 @@ pub(super) fn decode(
 }
 
 impl GenerateRequest {
+    /// Its tensors have arrived in full: what waits from here on is the server.
+    pub(super) fn mark_complete(&self) {
+        self.inputs
+            .iter()
+            .for_each(|given| given.data.mark_complete());
+    }
+
     /// The draft for the engine. Tensors and parameters move out: call it once.
     pub(super) fn draft(&mut self) -> Draft<'_> {
         let given = std::mem::take(&mut self.inputs);

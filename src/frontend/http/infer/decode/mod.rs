@@ -185,6 +185,12 @@ impl InferRequest {
         })
     }
 
+    /// Its tensors have arrived in full: what waits from here on is the server.
+    pub(crate) fn mark_complete(&self) {
+        let chunks = self.inputs.iter().flat_map(|input| &input.chunks);
+        chunks.chain(&self.raw).for_each(ByteView::mark_complete);
+    }
+
     /// Whether any tensor is in registered memory.
     pub(crate) fn uses_regions(&self) -> bool {
         self.usage.is_some()

@@ -1,0 +1,73 @@
+//! Room for requests under the limits of live requests, before they are submitted.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conch_engine::admission::refuse_over_limit;
+use conch_engine::{ModelVersion, Reservation};
+use conch_memory::ByteView;
+
+use super::message::InferTarget;
+use super::metadata::CallMetadata;
+use super::reader::CompleteMessage;
+use crate::api::parse_version;
+use crate::grpc::status::GrpcStatus;
+use crate::shard::{Room, RoomFuture, RoomRefusal, Shard};
+
+/// Reserves room for the request of a message, where requests are limited. Some: it has to wait for
+/// that, and what comes of it goes to [`note_room`]. What is wrong with the message is for the
+/// submission to tell.
+pub(in crate::grpc) fn reserve(
+    shard: &Rc<Shard>,
+    arrived: &mut CompleteMessage,
+    sender: &CallMetadata,
+    deadline_ns: Option<u64>,
+) -> Option<Box<RoomFuture>> {
+    if !shard.limits_requests() {
+        return None;
+    }
+    let (target, model) = find(shard, &arrived.head)?;
+    let held = match arrived.ensured.take().map(|ensured| *ensured) {
+        None => None,
+        Some(Ok(reservation)) => reservation.into_held(),
+        refused => {
+            arrived.ensured = refused.map(Box::new);
+            return None;
+        }
+    };
+    let outcome = match shard.reserve(&model, sender.tenant, held, deadline_ns) {
+        Ok(Room::Awaited(room)) => {
+            arrived.charge.mark_complete();
+            arrived.raws.iter().for_each(ByteView::mark_complete);
+            return Some(room);
+        }
+        Ok(Room::Reserved(reservation)) => Ok(reservation),
+        Err(limit) => Err(refuse_over_limit(&model, target.id, limit).into()),
+    };
+    arrived.ensured = Some(Box::new(outcome));
+    None
+}
+
+/// Notes what came of waiting for room.
+pub(in crate::grpc) fn note_room(
+    shard: &Rc<Shard>,
+    arrived: &mut CompleteMessage,
+    outcome: Result<Reservation, RoomRefusal>,
+) {
+    let outcome = outcome.map_err(|refusal| match (refusal, find(shard, &arrived.head)) {
+        (RoomRefusal::Limit(limit), Some((target, model))) => {
+            refuse_over_limit(&model, target.id, limit).into()
+        }
+        // Without a model it says so itself.
+        (RoomRefusal::Limit(_), None) | (RoomRefusal::Late, _) => GrpcStatus::deadline_exceeded(),
+    });
+    arrived.ensured = Some(Box::new(outcome));
+}
+
+/// The model that a message names, if there is one.
+fn find<'a>(shard: &Rc<Shard>, head: &'a [u8]) -> Option<(InferTarget<'a>, Arc<ModelVersion>)> {
+    let target = InferTarget::read(head).ok()?;
+    let version = parse_version(target.model_version).ok()?;
+    let model = shard.find(target.model_name, version).ok()?;
+    Some((target, model))
+}

@@ -1,0 +1,355 @@
+//! The requests of a shard that wait for room, in a fair order.
+//!
+//! Requests that wait for the same limit form a group; those of different groups do not hold each
+//! other up. Within a group connections take turns: the second waiting request of a connection
+//! comes after the first of all others, and so on. Between connections of one request each, which
+//! HTTP/1 has, that is the order of arrival.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use conch_engine::{LimitOwner, ModelVersion};
+
+use super::pace::Pace;
+
+/// What a group of requests waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::shard) struct LimitKey {
+    owner: LimitOwner,
+    /// The address of the version where its limit is meant; who waits keeps it alive.
+    model: usize,
+}
+
+impl LimitKey {
+    pub(in crate::shard) const SERVER: LimitKey = LimitKey {
+        owner: LimitOwner::Server,
+        model: 0,
+    };
+
+    pub(in crate::shard) fn new(owner: LimitOwner, model: &Arc<ModelVersion>) -> LimitKey {
+        let model = match owner {
+            LimitOwner::Model => Arc::as_ptr(model).addr(),
+            LimitOwner::Server | LimitOwner::Tenant(_) => 0,
+        };
+        LimitKey { owner, model }
+    }
+}
+
+/// The place of a request in the order of all that wait. It keeps it when it waits for another
+/// limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::shard) struct Place {
+    round: u64,
+    number: u64,
+}
+
+struct WaitingRequest {
+    waker: Waker,
+    since_ns: u64,
+}
+
+struct WaitingGroup {
+    waiting: BTreeMap<Place, WaitingRequest>,
+    pace: Pace,
+}
+
+/// What waits of one connection.
+struct Backlog {
+    count: usize,
+    last_round: u64,
+}
+
+pub(in crate::shard) struct AdmissionQueue {
+    groups: BTreeMap<LimitKey, WaitingGroup>,
+    /// Of connections that wait.
+    backlogs: BTreeMap<u64, Backlog>,
+    /// The round of whoever was let in last.
+    round: u64,
+    next_number: u64,
+    count: usize,
+    count_max: usize,
+}
+
+impl AdmissionQueue {
+    pub(in crate::shard) fn new(count_max: usize) -> AdmissionQueue {
+        AdmissionQueue {
+            groups: BTreeMap::new(),
+            backlogs: BTreeMap::new(),
+            round: 0,
+            next_number: 0,
+            count: 0,
+            count_max,
+        }
+    }
+
+    pub(in crate::shard) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Whether anybody waits for `key`.
+    pub(in crate::shard) fn has(&self, key: LimitKey) -> bool {
+        self.groups.contains_key(&key)
+    }
+
+    /// A place for a request of `connection`; none if too many wait, or if by the pace of `key` its
+    /// turn comes after the `patience_ns` of a client with a deadline. Others wait all the same:
+    /// refused at once, they would come again at once.
+    pub(in crate::shard) fn join(
+        &mut self,
+        connection: u64,
+        key: LimitKey,
+        patience_ns: Option<u64>,
+    ) -> Option<Place> {
+        if self.count >= self.count_max {
+            return None;
+        }
+        let own_count = self.backlogs.get(&connection).map_or(0, |own| own.count);
+        if let (Some(group), Some(patience_ns)) = (self.groups.get(&key), patience_ns) {
+            // Each connection has as many turns before as this one has requests that wait.
+            let turns = (own_count + 1).saturating_mul(self.backlogs.len());
+            let ahead_count = group.waiting.len().min(turns);
+            if group.pace.expect_ns(ahead_count) > Some(patience_ns) {
+                return None;
+            }
+        }
+        let round = match self.backlogs.get(&connection) {
+            Some(own) => self.round.max(own.last_round + 1),
+            None => self.round,
+        };
+        let backlog = Backlog {
+            count: own_count + 1,
+            last_round: round,
+        };
+        self.backlogs.insert(connection, backlog);
+        self.count += 1;
+        self.next_number += 1;
+        Some(Place {
+            round,
+            number: self.next_number,
+        })
+    }
+
+    /// Has the request at `place` wait for `key` since `since_ns`. Returns the waker that it had
+    /// there before.
+    pub(in crate::shard) fn wait(
+        &mut self,
+        key: LimitKey,
+        place: Place,
+        waker: &Waker,
+        since_ns: u64,
+    ) -> Option<Waker> {
+        let group = self.groups.entry(key).or_insert_with(|| WaitingGroup {
+            waiting: BTreeMap::new(),
+            pace: Pace::begin(since_ns),
+        });
+        if let Some(waiting) = group.waiting.get_mut(&place) {
+            if waiting.waker.will_wake(waker) {
+                return None;
+            }
+            return Some(std::mem::replace(&mut waiting.waker, waker.clone()));
+        }
+        let waker = waker.clone();
+        group
+            .waiting
+            .insert(place, WaitingRequest { waker, since_ns });
+        None
+    }
+
+    /// Whether nobody who waits for `key` is before `place`.
+    pub(in crate::shard) fn is_first(&self, key: LimitKey, place: Place) -> bool {
+        let first = self
+            .groups
+            .get(&key)
+            .and_then(|group| group.waiting.keys().next());
+        first.is_none_or(|first| *first >= place)
+    }
+
+    /// Since when the first waits for `key`; none: nobody does.
+    pub(in crate::shard) fn waits_since(&self, key: LimitKey) -> Option<u64> {
+        let group = self.groups.get(&key)?;
+        Some(group.waiting.values().next()?.since_ns)
+    }
+
+    /// The first `count` of each group, in their order.
+    pub(in crate::shard) fn firsts(&self, count: usize) -> Vec<Waker> {
+        let groups = self.groups.values();
+        let firsts = groups.flat_map(|group| group.waiting.values().take(count));
+        firsts.map(|first| first.waker.clone()).collect()
+    }
+
+    /// Takes a request out of those that wait for `key`. Returns its waker, and if it was the first
+    /// that of the next.
+    pub(in crate::shard) fn take_out(
+        &mut self,
+        key: LimitKey,
+        place: Place,
+    ) -> (Option<Waker>, Option<Waker>) {
+        let was_first = self.is_first(key, place);
+        let Some(group) = self.groups.get_mut(&key) else {
+            return (None, None);
+        };
+        let own = group.waiting.remove(&place).map(|waiting| waiting.waker);
+        let next = group.waiting.values().next();
+        let next = next.filter(|_| was_first).map(|next| next.waker.clone());
+        if group.waiting.is_empty() {
+            self.groups.remove(&key);
+        }
+        (own, next)
+    }
+
+    /// A request that waited for `key` is about to be let in.
+    pub(in crate::shard) fn note_let_in(&mut self, key: LimitKey, place: Place, now_ns: u64) {
+        self.round = self.round.max(place.round);
+        if let Some(group) = self.groups.get_mut(&key) {
+            group.pace.note(now_ns);
+        }
+    }
+
+    /// A request of `connection` waits no more.
+    pub(in crate::shard) fn leave(&mut self, connection: u64) {
+        self.count -= 1;
+        if let Some(own) = self.backlogs.get_mut(&connection) {
+            own.count -= 1;
+            if own.count == 0 {
+                self.backlogs.remove(&connection);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::WakeCount;
+
+    const MODEL: LimitKey = LimitKey {
+        owner: LimitOwner::Model,
+        model: 1,
+    };
+
+    /// Joins and waits; none if it is refused.
+    fn add(queue: &mut AdmissionQueue, connection: u64, key: LimitKey) -> Option<Place> {
+        let place = queue.join(connection, key, None)?;
+        assert!(queue.wait(key, place, Waker::noop(), 0).is_none());
+        Some(place)
+    }
+
+    /// Lets the first in, among those at `places`. Returns its index.
+    fn let_in(queue: &mut AdmissionQueue, key: LimitKey, places: &[(u64, Place)]) -> usize {
+        let waits = |place: Place| {
+            queue
+                .groups
+                .get(&key)
+                .is_some_and(|group| group.waiting.contains_key(&place))
+        };
+        let index = places
+            .iter()
+            .position(|(_, place)| waits(*place) && queue.is_first(key, *place))
+            .expect("somebody is first");
+        let (connection, place) = places[index];
+        queue.note_let_in(key, place, 0);
+        queue.take_out(key, place);
+        queue.leave(connection);
+        index
+    }
+
+    #[test]
+    fn connections_take_turns() {
+        let mut queue = AdmissionQueue::new(100);
+        // The connections of requests in their order of arrival, and the order of their turns.
+        for (connections, expected) in [
+            (&[1, 2, 3][..], &[0, 1, 2][..]),
+            (&[1, 1, 1, 2, 3, 2], &[0, 3, 4, 1, 5, 2]),
+            (&[1, 1, 2, 2, 1, 3], &[0, 2, 5, 1, 3, 4]),
+        ] {
+            let places: Vec<_> = connections
+                .iter()
+                .map(|number| (*number, add(&mut queue, *number, MODEL).unwrap()))
+                .collect();
+            let order: Vec<_> = places
+                .iter()
+                .map(|_| let_in(&mut queue, MODEL, &places))
+                .collect();
+            assert_eq!(order, expected, "{connections:?}");
+            assert!(queue.is_empty() && queue.backlogs.is_empty() && queue.count == 0);
+        }
+    }
+
+    #[test]
+    fn a_latecomer_is_behind_no_backlog_and_before_nobody_who_waits() {
+        let mut queue = AdmissionQueue::new(100);
+        let mut places: Vec<_> = (0..3)
+            .map(|_| (1, add(&mut queue, 1, MODEL).unwrap()))
+            .collect();
+        assert_eq!(let_in(&mut queue, MODEL, &places), 0);
+        assert_eq!(let_in(&mut queue, MODEL, &places), 1);
+        // Another connection comes, and this one again: its turn is after the other's.
+        places.push((2, add(&mut queue, 2, MODEL).unwrap()));
+        places.push((1, add(&mut queue, 1, MODEL).unwrap()));
+        let order: Vec<_> = (0..3).map(|_| let_in(&mut queue, MODEL, &places)).collect();
+        assert_eq!(order, [3, 2, 4]);
+    }
+
+    #[test]
+    fn groups_do_not_hold_each_other_up() {
+        let mut queue = AdmissionQueue::new(100);
+        let wakers: [_; 3] = std::array::from_fn(|_| Arc::new(WakeCount::default()));
+        let keys = [LimitKey::SERVER, MODEL, MODEL];
+        let places: Vec<_> = std::iter::zip(keys, &wakers)
+            .map(|(key, count)| {
+                let place = queue.join(1, key, None).unwrap();
+                queue.wait(key, place, &Waker::from(Arc::clone(count)), 7);
+                place
+            })
+            .collect();
+        let counts = || wakers.each_ref().map(|count| count.get());
+        queue.firsts(1).into_iter().for_each(Waker::wake);
+        assert_eq!(counts(), [1, 1, 0]);
+        assert_eq!(queue.firsts(2).len(), 3);
+        assert_eq!(queue.waits_since(LimitKey::SERVER), Some(7));
+        // The next is told when the first goes, for whatever reason; not when another does.
+        let (_, next) = queue.take_out(LimitKey::SERVER, places[0]);
+        assert!(next.is_none() && !queue.has(LimitKey::SERVER));
+        let (own, next) = queue.take_out(MODEL, places[1]);
+        assert!(own.is_some());
+        next.unwrap().wake();
+        assert_eq!(counts(), [1, 1, 1]);
+        // It waits for another limit, in its old place: before those of its connection that came
+        // since.
+        let late = add(&mut queue, 1, LimitKey::SERVER).unwrap();
+        assert!(queue.is_first(LimitKey::SERVER, late));
+        queue.wait(LimitKey::SERVER, places[1], Waker::noop(), 7);
+        assert!(!queue.is_first(LimitKey::SERVER, late));
+        assert!(queue.is_first(LimitKey::SERVER, places[1]));
+        queue.take_out(MODEL, places[2]);
+        let (_, next) = queue.take_out(MODEL, places[2]);
+        assert!(next.is_none(), "it was taken out already");
+    }
+
+    #[test]
+    fn too_many_and_those_in_vain_do_not_wait() {
+        let mut queue = AdmissionQueue::new(20);
+        let places: Vec<_> = (0..20)
+            .map(|number| (number, add(&mut queue, number, MODEL).unwrap()))
+            .collect();
+        assert!(add(&mut queue, 20, MODEL).is_none(), "the bound");
+        // One is let in every 10 ms.
+        for number in 1..=8 {
+            let (connection, place) = places[number as usize - 1];
+            queue.note_let_in(MODEL, place, number * 10_000_000);
+            queue.take_out(MODEL, place);
+            queue.leave(connection);
+        }
+        let mut joins =
+            |connection, key, patience_ns| queue.join(connection, key, patience_ns).is_some();
+        assert!(!joins(21, MODEL, Some(119_000_000)), "12 are before it");
+        assert!(
+            joins(21, LimitKey::SERVER, Some(0)),
+            "nobody waits for that"
+        );
+        assert!(joins(22, MODEL, Some(120_000_000)));
+        assert!(joins(23, MODEL, None), "it has no deadline");
+        assert_eq!(queue.count, 15);
+    }
+}
