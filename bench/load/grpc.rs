@@ -40,7 +40,11 @@ pub async fn run(
     let driver = glommio::spawn_local(connection);
     let body = Bytes::from(target.body.clone());
     let mut calls = FuturesUnordered::new();
-    while let Some(due) = schedule.next(Instant::now()) {
+    while let Some(turn) = schedule.next(Instant::now()) {
+        let due = turn.due;
+        if schedule.counts(due) {
+            record.borrow_mut().skip(turn.skipped_count);
+        }
         wait_until(due, &mut calls).await;
         client = client
             .ready()

@@ -4,11 +4,11 @@ use crate::Target;
 use crate::record::Record;
 use crate::schedule::Schedule;
 use conch_bench::wire::response_head;
-use futures_util::{AsyncReadExt, AsyncWriteExt};
-use glommio::net::TcpStream;
-use glommio::timer::sleep;
+use conch_executor::{Socket, Timer};
 use std::cell::RefCell;
-use std::io::Write as _;
+use std::future::poll_fn;
+use std::io::{IoSlice, Write as _};
+use std::net::TcpStream;
 use std::time::Instant;
 
 /// Sends the schedule's requests and records their answers.
@@ -20,28 +20,42 @@ pub async fn run(
     mut schedule: Schedule,
     record: &RefCell<Record>,
 ) -> Result<(), String> {
-    let mut stream = TcpStream::connect(target.address)
-        .await
-        .map_err(|error| format!("connect: {error}"))?;
-    stream
-        .set_nodelay(true)
-        .map_err(|error| error.to_string())?;
+    let mut socket = connect(target).map_err(|error| format!("connect: {error}"))?;
     let request = request(target);
-    let mut reply = vec![0; 64 << 10];
-    while let Some(due) = schedule.next(Instant::now()) {
-        let wait = due.saturating_duration_since(Instant::now());
+    let mut reply = vec![0; 4 << 10];
+    while let Some(turn) = schedule.next(Instant::now()) {
+        let wait = turn.due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
-            sleep(wait).await;
+            Timer::after(wait).await;
         }
-        let sent = stream.write_all(&request).await;
+        let sent = send(&mut socket, &request).await;
         sent.map_err(|error| format!("send: {error}"))?;
-        let status = receive(&mut stream, &mut reply).await?;
-        if schedule.counts(due) {
+        let status = receive(&mut socket, &mut reply).await?;
+        if schedule.counts(turn.due) {
+            let mut record = record.borrow_mut();
+            record.skip(turn.skipped_count);
             match status {
-                200 => record.borrow_mut().answer(due),
-                _ => record.borrow_mut().fail(&format!("status {status}")),
+                200 => record.answer(turn.due),
+                _ => record.fail(&format!("status {status}")),
             }
         }
+    }
+    Ok(())
+}
+
+fn connect(target: &Target) -> std::io::Result<Socket> {
+    let stream = TcpStream::connect(target.address)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(Socket::new(stream.into()))
+}
+
+async fn send(socket: &mut Socket, request: &[u8]) -> std::io::Result<()> {
+    let mut rest = request;
+    while !rest.is_empty() {
+        let send = |socket| conch_net::send_vectored(socket, &[IoSlice::new(rest)]);
+        let sent = poll_fn(|context| socket.poll_send(context, send)).await?;
+        rest = &rest[sent..];
     }
     Ok(())
 }
@@ -66,7 +80,7 @@ fn request(target: &Target) -> Vec<u8> {
 }
 
 /// Reads one whole response and returns its status.
-async fn receive(stream: &mut TcpStream, reply: &mut Vec<u8>) -> Result<u16, String> {
+async fn receive(socket: &mut Socket, reply: &mut Vec<u8>) -> Result<u16, String> {
     let mut end = 0;
     let mut expected = None;
     loop {
@@ -87,7 +101,16 @@ async fn receive(stream: &mut TcpStream, reply: &mut Vec<u8>) -> Result<u16, Str
         if end == reply.len() {
             return Err("the response's head is too long".to_owned());
         }
-        let received = stream.read(&mut reply[end..]).await;
+        let room = &mut reply[end..];
+        let received = poll_fn(|context| {
+            let target = &mut *room;
+            let room_bytes = target.len();
+            socket.poll_receive(context, room_bytes, |socket| {
+                let mut target = target;
+                conch_net::receive(socket, &mut target)
+            })
+        })
+        .await;
         match received.map_err(|error| format!("receive: {error}"))? {
             0 => return Err("closed by the server".to_owned()),
             count => end += count,

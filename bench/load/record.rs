@@ -9,6 +9,7 @@ pub struct Record {
     latencies_ns: Histogram<u64>,
     failures: BTreeMap<String, u64>,
     lost: BTreeMap<String, u64>,
+    skipped_count: u64,
 }
 
 impl Default for Record {
@@ -18,6 +19,7 @@ impl Default for Record {
                 .expect("the bounds are valid"),
             failures: BTreeMap::new(),
             lost: BTreeMap::new(),
+            skipped_count: 0,
         }
     }
 }
@@ -27,6 +29,11 @@ impl Record {
     pub fn answer(&mut self, due: Instant) {
         let latency = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.latencies_ns.saturating_record(latency);
+    }
+
+    /// Counts requests that were not sent.
+    pub fn skip(&mut self, count: u64) {
+        self.skipped_count += count;
     }
 
     /// Counts a request that got no good answer.
@@ -57,7 +64,8 @@ impl Record {
         format!(
             "{{\"offered_per_second\":{rate},\"answered_per_second\":{:.1},\"count\":{},\
              \"p50_us\":{:.1},\"p99_us\":{:.1},\
-             \"p999_us\":{:.1},\"max_us\":{:.1},\"failed\":{},\"lost_connections\":{},\
+             \"p999_us\":{:.1},\"max_us\":{:.1},\"failed\":{},\"skipped\":{},\
+             \"lost_connections\":{},\
              \"reasons\":[{}]}}",
             self.latencies_ns.len() as f64 / measured.as_secs_f64(),
             self.latencies_ns.len(),
@@ -66,6 +74,7 @@ impl Record {
             quantile(0.999),
             self.latencies_ns.max() as f64 / 1000.0,
             sum(&self.failures),
+            self.skipped_count,
             sum(&self.lost),
             reasons.join(",")
         )

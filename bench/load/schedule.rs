@@ -30,6 +30,36 @@ pub struct Offer {
     pub rate: f64,
     pub connection_count: usize,
     pub arrivals: Arrivals,
+    pub late: Late,
+}
+
+/// What is done about requests that fall due before the one ahead of them is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Late {
+    /// They are sent late, and their latency counts from when they were due.
+    Send,
+    /// They are not sent, but for the last one, whose latency counts from when it is sent.
+    Skip,
+}
+
+impl std::str::FromStr for Late {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "send" => Ok(Self::Send),
+            "skip" => Ok(Self::Skip),
+            _ => Err(format!("unknown way to treat late requests: '{text}'")),
+        }
+    }
+}
+
+/// When the next request is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub due: Instant,
+    /// Requests before it that are not sent.
+    pub skipped_count: u64,
 }
 
 /// The distances between the requests of one connection.
@@ -66,6 +96,7 @@ fn uniform(state: &mut u64) -> f64 {
 pub struct Schedule {
     due: Instant,
     gaps: Gaps,
+    late: Late,
     measured_from: Instant,
     end: Instant,
 }
@@ -96,16 +127,26 @@ impl Schedule {
         Self {
             due: start + first,
             gaps,
+            late: offer.late,
             measured_from: start + warm_up,
             end: start + warm_up + measured,
         }
     }
 
-    /// The time at which the next request is due at `now`; `None` when the run is over.
-    pub fn next(&mut self, now: Instant) -> Option<Instant> {
-        let due = if self.is_closed() { now } else { self.due };
+    /// The next request's turn at `now`; `None` when the run is over.
+    pub fn next(&mut self, now: Instant) -> Option<Turn> {
+        let mut due = if self.is_closed() { now } else { self.due };
         self.due += self.gaps.next();
-        (due < self.end).then_some(due)
+        let mut skipped_count = 0;
+        if self.late == Late::Skip && due < now {
+            due = now;
+            while self.due <= now {
+                // Distances may be shorter than the clock tells.
+                self.due += self.gaps.next().max(Duration::from_nanos(1));
+                skipped_count += 1;
+            }
+        }
+        (due < self.end).then_some(Turn { due, skipped_count })
     }
 
     /// Whether each request waits for the answer to the one before.
@@ -135,6 +176,7 @@ mod tests {
             rate,
             connection_count,
             arrivals,
+            late: Late::Send,
         }
     }
 
@@ -144,8 +186,9 @@ mod tests {
         let mut due = Vec::new();
         for index in 0..offer.connection_count {
             let mut schedule = Schedule::new(start, SECOND, measured, offer, index);
-            while let Some(time) = schedule.next(start) {
-                due.push((time - start, schedule.counts(time)));
+            while let Some(turn) = schedule.next(start) {
+                assert_eq!(turn.skipped_count, 0);
+                due.push((turn.due - start, schedule.counts(turn.due)));
             }
         }
         due.sort();
@@ -189,7 +232,30 @@ mod tests {
             offer(0.0, 1, Arrivals::Even),
             0,
         );
-        assert_eq!(schedule.next(start), Some(start));
+        assert_eq!(schedule.next(start).map(|turn| turn.due), Some(start));
         assert_eq!(schedule.next(start + 2 * SECOND), None);
+    }
+
+    #[test]
+    fn who_is_late_sends_all_or_one() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        // One request per 100 ms; those of 0, 350, 350, 350 and 600 ms are asked for.
+        for (late, expected) in [
+            (Late::Send, [(0, 0), (100, 0), (200, 0), (300, 0), (400, 0)]),
+            (Late::Skip, [(0, 0), (350, 2), (400, 0), (500, 0), (600, 0)]),
+        ] {
+            let offer = Offer {
+                late,
+                ..offer(10.0, 1, Arrivals::Even)
+            };
+            let mut schedule = Schedule::new(start, Duration::ZERO, SECOND, offer, 0);
+            let turns = [0, 350, 350, 350, 600].map(|now| schedule.next(at(now)));
+            let expected = expected.map(|(due, skipped_count)| Turn {
+                due: at(due),
+                skipped_count,
+            });
+            assert_eq!(turns, expected.map(Some), "{late:?}");
+        }
     }
 }
