@@ -213,7 +213,7 @@ impl RoomFuture {
         let mut wake_ns = self.end_ns;
         if is_first {
             wake_ns = wake_ns.min(now_ns.saturating_add(self.look_ns));
-            self.look_ns = (self.look_ns * 2).min(LOOK_NS_MAX);
+            self.look_ns = (self.look_ns * 2).min(LOOK_NS_MAX * admission.look_factor());
         }
         let timer = match &mut self.timer {
             Some((set_ns, timer)) if *set_ns == wake_ns => timer,

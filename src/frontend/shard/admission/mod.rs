@@ -96,8 +96,13 @@ impl Admission {
         if count == 0 || self.queue.borrow().is_empty() {
             return;
         }
-        let firsts = self.queue.borrow().firsts(count);
+        let firsts = self.queue.borrow_mut().firsts(count);
         firsts.into_iter().for_each(Waker::wake);
+    }
+
+    /// How much longer a first is to wait between looks by its timer, as there are others.
+    pub(super) fn look_factor(&self) -> u64 {
+        self.queue.borrow().look_factor()
     }
 
     /// Whether another shard has waited for room in the server since before `since_ns`.

@@ -6,12 +6,17 @@
 //! HTTP/1 has, that is the order of arrival.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::task::Waker;
 
 use conch_engine::{LimitOwner, ModelVersion};
 
 use super::pace::Pace;
+
+/// Groups that look for room at a time: clients may say that they are thousands of tenants, and all
+/// of these would look after every reply.
+const GROUPS_PER_LOOK: usize = 64;
 
 /// What a group of requests waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +69,8 @@ pub(in crate::shard) struct AdmissionQueue {
     groups: BTreeMap<LimitKey, WaitingGroup>,
     /// Of connections that wait.
     backlogs: BTreeMap<u64, Backlog>,
+    /// The last group whose first were told to look.
+    last_told: LimitKey,
     /// The round of whoever was let in last.
     round: u64,
     next_number: u64,
@@ -76,6 +83,7 @@ impl AdmissionQueue {
         AdmissionQueue {
             groups: BTreeMap::new(),
             backlogs: BTreeMap::new(),
+            last_told: LimitKey::SERVER,
             round: 0,
             next_number: 0,
             count: 0,
@@ -171,11 +179,28 @@ impl AdmissionQueue {
         Some(group.waiting.values().next()?.since_ns)
     }
 
-    /// The first `count` of each group, in their order.
-    pub(in crate::shard) fn firsts(&self, count: usize) -> Vec<Waker> {
-        let groups = self.groups.values();
-        let firsts = groups.flat_map(|group| group.waiting.values().take(count));
-        firsts.map(|first| first.waker.clone()).collect()
+    /// How much longer than alone the first of a group is to wait between looks by its timer, so
+    /// that all groups together do not look all the time.
+    pub(in crate::shard) fn look_factor(&self) -> u64 {
+        1 + (self.groups.len() / GROUPS_PER_LOOK) as u64
+    }
+
+    /// The first `count` of groups, in their order: of the one that waits for room in the server,
+    /// and of so many others in turn.
+    pub(in crate::shard) fn firsts(&mut self, count: usize) -> Vec<Waker> {
+        let others = self.groups.range((Excluded(self.last_told), Unbounded));
+        let others = others.chain(self.groups.range(..=self.last_told));
+        let others = others.filter(|(key, _)| **key != LimitKey::SERVER);
+        let mut last_told = self.last_told;
+        let mut firsts = Vec::new();
+        let server = self.groups.get_key_value(&LimitKey::SERVER);
+        for (key, group) in server.into_iter().chain(others.take(GROUPS_PER_LOOK)) {
+            let told = group.waiting.values().take(count);
+            firsts.extend(told.map(|first| first.waker.clone()));
+            last_told = *key;
+        }
+        self.last_told = last_told;
+        firsts
     }
 
     /// Takes a request out of those that wait for `key`. Returns its waker, and if it was the first
@@ -325,6 +350,36 @@ mod tests {
         queue.take_out(MODEL, places[2]);
         let (_, next) = queue.take_out(MODEL, places[2]);
         assert!(next.is_none(), "it was taken out already");
+    }
+
+    #[test]
+    fn so_many_groups_look_at_a_time_and_all_in_turn() {
+        let mut queue = AdmissionQueue::new(1000);
+        let key_of = |number| match number {
+            0 => LimitKey::SERVER,
+            _ => LimitKey {
+                owner: LimitOwner::Model,
+                model: number,
+            },
+        };
+        let counts: Vec<_> = (0..150)
+            .map(|number| {
+                let count = Arc::new(WakeCount::default());
+                let place = queue.join(1, key_of(number), None).unwrap();
+                queue.wait(key_of(number), place, &Waker::from(Arc::clone(&count)), 0);
+                count
+            })
+            .collect();
+        for _ in 0..149 {
+            let firsts = queue.firsts(1);
+            assert_eq!(firsts.len(), 1 + GROUPS_PER_LOOK);
+            firsts.into_iter().for_each(Waker::wake);
+        }
+        assert_eq!(counts[0].get(), 149, "the line of the server");
+        for count in &counts[1..] {
+            assert_eq!(count.get(), GROUPS_PER_LOOK);
+        }
+        assert_eq!(queue.look_factor(), 3);
     }
 
     #[test]
