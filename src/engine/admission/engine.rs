@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::admission::refusal::{enter_limits, refuse};
-use crate::admission::reservation::Reservation;
+use crate::admission::reservation::{NoRoom, Reservation};
 use crate::admission::submit::admit;
 use crate::limits::{AdmissionLimits, LimitOwner, ReachedLimit, Tenant};
 use crate::model::registry::Registry;
@@ -47,6 +47,14 @@ pub struct RequestTarget<'a> {
     /// Whoever sends it is prepared for the model's kind of answer (one, or any number), and for no
     /// other.
     pub keeps_kind: bool,
+}
+
+/// What has taken the place of a retired version.
+enum Successor {
+    /// The registry shows it.
+    Shown(Arc<ModelVersion>),
+    /// It was loaded for the request.
+    Loaded(InFlightPermit),
 }
 
 /// Reloads of one model that a request follows. A reload takes longer than all steps of admission
@@ -94,14 +102,41 @@ impl Engine {
     /// Reserves room under all limits for a request of `tenant` to `model`. Does not block.
     ///
     /// # Errors
-    /// The limit that is reached; what was reserved before stays.
+    /// The limit that is reached, or that the model is retired; what was reserved before stays.
     pub fn reserve(
         &self,
         model: &Arc<ModelVersion>,
         tenant: Option<Tenant>,
         reservation: &mut Reservation,
-    ) -> Result<(), ReachedLimit> {
+    ) -> Result<(), NoRoom> {
         reservation.complete(self.limits.as_ref(), model, tenant)
+    }
+
+    /// What has taken the place of `model`, which is retired, for a request that asked for
+    /// `version` and waits for room. Where that had to be loaded, its place is in `reservation`.
+    /// Does not block for longer than moments.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if nothing has that gives the same kind of answer, or if it has to be loaded.
+    pub fn follow_reload(
+        &self,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        reservation: &mut Reservation,
+    ) -> Result<Arc<ModelVersion>, Error> {
+        let gone = || refuse(model, "", Rejected::Retired);
+        let successor = match self.successor(&model.name, version)?.ok_or_else(gone)? {
+            Successor::Shown(successor) => successor,
+            Successor::Loaded(permit) => {
+                let successor = Arc::clone(&permit);
+                reservation.held = Some(Box::new(permit));
+                successor
+            }
+        };
+        match successor.config.is_decoupled == model.config.is_decoupled {
+            true => Ok(successor),
+            false => Err(gone()),
+        }
     }
 
     /// The permit of a request: of the model that it was parsed for, of the version where its
@@ -125,7 +160,11 @@ impl Engine {
             (_, limit) => limit,
         };
         let held = held.filter(|permit| target.matches_kind(permit));
-        let entered = match (target.draining(model), held) {
+        // Room may have been reserved in what took the model's place while the request waited.
+        let successor = held.as_ref().filter(|held| !Arc::ptr_eq(held, model));
+        let draining = target.draining(model);
+        let draining = draining.or_else(|| target.draining(successor?));
+        let entered = match (draining, held) {
             (Some(permit), _) => permit,
             (None, Some(held)) => Ok(*held),
             (None, None) => InFlightPermit::new(model),
@@ -145,27 +184,33 @@ impl Engine {
     fn follow(&self, target: RequestTarget<'_>) -> Result<InFlightPermit, Error> {
         let RequestTarget { model, version, .. } = target;
         for _ in 0..RELOADS_MAX {
-            let snapshot = self.registry.snapshot();
-            let Ok(successor) = snapshot.find(&model.name, version) else {
-                // It may have made room for others.
-                let loads = self.loads.as_ref();
-                let loaded = loads.map(|loads| loads.permit(&model.name, version));
-                match loaded.transpose()?.flatten() {
-                    Some(permit) => return Ok(permit),
-                    None => break,
-                }
+            let successor = match self.successor(&model.name, version)? {
+                Some(Successor::Shown(successor)) => successor,
+                Some(Successor::Loaded(permit)) => return Ok(permit),
+                None => break,
             };
-            if !target.matches_kind(successor) {
+            if !target.matches_kind(&successor) {
                 break;
             }
-            let permit = target.draining(successor);
-            match permit.unwrap_or_else(|| InFlightPermit::new(successor)) {
+            let permit = target.draining(&successor);
+            match permit.unwrap_or_else(|| InFlightPermit::new(&successor)) {
                 Ok(permit) => return Ok(permit),
                 Err(Rejected::Retired) => {}
-                Err(why) => return Err(refuse(successor, target.id, why)),
+                Err(why) => return Err(refuse(&successor, target.id, why)),
             }
         }
         Err(refuse(model, target.id, Rejected::Retired))
+    }
+
+    /// What is there now in place of a version that was retired; none: nothing is.
+    fn successor(&self, name: &str, version: Option<i64>) -> Result<Option<Successor>, Error> {
+        if let Ok(shown) = self.registry.snapshot().find(name, version) {
+            return Ok(Some(Successor::Shown(Arc::clone(shown))));
+        }
+        // It may have made room for others.
+        let loads = self.loads.as_ref();
+        let loaded = loads.map(|loads| loads.permit(name, version));
+        Ok(loaded.transpose()?.flatten().map(Successor::Loaded))
     }
 
     /// Checks `draft` against the model of `permit`, and hands the request to what executes it. The
@@ -225,15 +270,21 @@ mod tests {
                              model_transaction_policy { decoupled: true }";
 
     fn engine(shown: Option<&Arc<ModelVersion>>, loads: Option<Arc<dyn ModelLoads>>) -> Engine {
-        let registry = Arc::<Registry>::default();
-        registry.publish(Snapshot::new(shown.map(|model| {
-            let entry = VersionEntry {
-                state: VersionState::Ready,
-                model: Some(Arc::clone(model)),
-            };
-            (ModelId::plain(&model.name), Versions::from([(1, entry)]))
-        })));
-        Engine::new(registry, None, loads)
+        let engine = Engine::new(Arc::default(), None, loads);
+        engine.show(shown);
+        engine
+    }
+
+    impl Engine {
+        fn show(&self, shown: Option<&Arc<ModelVersion>>) {
+            self.registry.publish(Snapshot::new(shown.map(|model| {
+                let entry = VersionEntry {
+                    state: VersionState::Ready,
+                    model: Some(Arc::clone(model)),
+                };
+                (ModelId::plain(&model.name), Versions::from([(1, entry)]))
+            })));
+        }
     }
 
     fn target(model: &Arc<ModelVersion>) -> RequestTarget<'_> {
@@ -277,6 +328,45 @@ mod tests {
         assert_eq!(error.err().unwrap().message, retired);
     }
 
+    #[test]
+    fn who_waits_for_room_waits_for_that_of_what_took_the_place() {
+        let bounded = || {
+            let bound = "parameters { key: 'CONCH_REQUESTS_MAX' value { string_value: '1' } }";
+            model(&format!("{ONE_TO_ONE} {bound}"))
+        };
+        let (gone, successor, decoupled) = (bounded(), bounded(), model(DECOUPLED));
+        let engine = engine(Some(&gone), None);
+        let over = |model| Err(NoRoom::Limit(engine.limit_of(LimitOwner::Model, model)));
+        let [early, between] = [&gone, &successor].map(|model| InFlightPermit::new(model).unwrap());
+        let mut waiting = Reservation::default();
+        assert_eq!(engine.reserve(&gone, None, &mut waiting), over(&gone));
+        engine.show(Some(&successor));
+        gone.retire();
+        // Not even when there is room where it waits.
+        drop(early);
+        let retired = Err(NoRoom::Retired);
+        assert_eq!(engine.reserve(&gone, None, &mut waiting), retired);
+        let found = engine.follow_reload(&gone, None, &mut waiting).unwrap();
+        assert!(Arc::ptr_eq(&found, &successor));
+        assert_eq!(engine.reserve(&found, None, &mut waiting), over(&found));
+        drop(between);
+        assert_eq!(engine.reserve(&found, None, &mut waiting), Ok(()));
+        // It was parsed for the model that is gone.
+        let entered = engine.enter(target(&gone), waiting).unwrap();
+        assert!(Arc::ptr_eq(&entered, &successor));
+        assert_eq!((gone.live_count(), successor.live_count()), (0, 1));
+        drop(entered);
+
+        for shown in [None, Some(&decoupled)] {
+            engine.show(shown);
+            let error = engine.follow_reload(&gone, None, &mut Reservation::default());
+            assert_eq!(
+                error.err().unwrap().message,
+                "Request for unknown model: 'm' version 1 is not at ready state"
+            );
+        }
+    }
+
     /// Remembers what it was asked for, and has nothing.
     #[derive(Default)]
     struct Absent(Mutex<Vec<String>>);
@@ -299,7 +389,9 @@ mod tests {
             .err()
             .unwrap();
         assert_eq!(error.code, crate::Code::Unavailable, "it cannot be had");
-        assert_eq!(*loads.0.lock().unwrap(), ["m"]);
+        let error = engine.follow_reload(&gone, None, &mut Reservation::default());
+        assert_eq!(error.err().unwrap().code, crate::Code::Unavailable);
+        assert_eq!(*loads.0.lock().unwrap(), ["m", "m"]);
     }
 
     #[test]

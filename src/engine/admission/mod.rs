@@ -12,5 +12,5 @@ pub mod submit;
 mod tests;
 
 pub use refusal::{enter_limits, refuse, refuse_over_limit};
-pub use reservation::Reservation;
+pub use reservation::{NoRoom, Reservation};
 pub use submit::admit;

@@ -8,6 +8,14 @@ use std::sync::Arc;
 use crate::limits::{AdmissionLimits, LimitOwner, Permit, ReachedLimit, Tenant};
 use crate::{InFlightPermit, ModelVersion, Rejected};
 
+/// Why there is no room for a request at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    Limit(ReachedLimit),
+    /// The model takes no more requests: another version, or none, has taken its place.
+    Retired,
+}
+
 /// What a request has before it is admitted. Empty: nothing yet.
 #[derive(Debug, Default)]
 pub struct Reservation {
@@ -33,34 +41,45 @@ impl Reservation {
     /// kept of it on failure. Does not block.
     ///
     /// # Errors
-    /// The limit that is reached.
+    /// The limit that is reached, or that the model is retired.
     pub(super) fn complete(
         &mut self,
         limits: Option<&Arc<AdmissionLimits>>,
         model: &Arc<ModelVersion>,
         tenant: Option<Tenant>,
-    ) -> Result<(), ReachedLimit> {
+    ) -> Result<(), NoRoom> {
         let limit = match (limits, &self.limit) {
-            (Some(limits), None) => Some(limits.enter(tenant)?),
+            (Some(limits), None) => Some(limits.enter(tenant).map_err(NoRoom::Limit)?),
             _ => None,
         };
-        if self.held.is_none() && model.limits_requests() {
-            match InFlightPermit::new(model) {
-                Ok(permit) => self.held = Some(Box::new(permit)),
-                Err(Rejected::OverModelLimit) => {
-                    return Err(ReachedLimit {
-                        owner: LimitOwner::Model,
-                        max: model.requests_max(),
-                    });
-                }
-                // Not for want of room under a limit: admission says so, or follows a reload.
-                Err(Rejected::Full | Rejected::Retired) => {}
-            }
+        if self.held.is_none() {
+            self.held = hold(model)?.map(Box::new);
         }
         if limit.is_some() {
             self.limit = limit;
         }
         Ok(())
+    }
+}
+
+/// A place in `model`, if it bounds its requests.
+fn hold(model: &Arc<ModelVersion>) -> Result<Option<InFlightPermit>, NoRoom> {
+    if !model.limits_requests() {
+        // What took its place may bound them.
+        return match model.is_retired() {
+            true => Err(NoRoom::Retired),
+            false => Ok(None),
+        };
+    }
+    match InFlightPermit::new(model) {
+        Ok(permit) => Ok(Some(permit)),
+        Err(Rejected::OverModelLimit) => Err(NoRoom::Limit(ReachedLimit {
+            owner: LimitOwner::Model,
+            max: model.requests_max(),
+        })),
+        Err(Rejected::Retired) => Err(NoRoom::Retired),
+        // Not for want of room under a limit: admission says so.
+        Err(Rejected::Full) => Ok(None),
     }
 }
 
@@ -89,9 +108,11 @@ mod tests {
         let (a, b) = (tenant(b"a"), tenant(b"b"));
         let reserve = |model, tenant| {
             let mut made = Reservation::default();
-            made.complete(limits, model, tenant)
-                .map(|()| made)
-                .map_err(|limit| (limit.owner, limit.max))
+            match made.complete(limits, model, tenant) {
+                Ok(()) => Ok(made),
+                Err(NoRoom::Limit(limit)) => Err((limit.owner, limit.max)),
+                Err(NoRoom::Retired) => panic!("it serves"),
+            }
         };
         let first = reserve(&bounded, a).unwrap();
         assert_eq!(reserve(&bounded, b).unwrap_err(), (LimitOwner::Model, 1));
@@ -116,9 +137,23 @@ mod tests {
             assert_eq!(made.complete(limits.as_ref(), &bounded, None), Ok(()));
         }
         assert_eq!(bounded.live_count(), 1);
-        bounded.retire();
-        let mut late = Reservation::default();
-        assert_eq!(late.complete(None, &bounded, None), Ok(()));
-        assert!(late.held.is_none(), "admission follows the reload");
+    }
+
+    #[test]
+    fn a_retired_model_has_no_room() {
+        let limits = limits(1);
+        for model in [model(ONE), model("")] {
+            let held = InFlightPermit::new(&model).unwrap();
+            model.retire();
+            let mut late = Reservation::default();
+            for _ in 0..2 {
+                let outcome = late.complete(limits.as_ref(), &model, None);
+                assert_eq!(outcome, Err(NoRoom::Retired));
+            }
+            assert!(late.limit.is_none() && late.held.is_none());
+            // Who is in stays in.
+            let mut early = Reservation::holding(Some(Box::new(held)));
+            assert_eq!(early.complete(limits.as_ref(), &model, None), Ok(()));
+        }
     }
 }

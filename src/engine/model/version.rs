@@ -236,6 +236,12 @@ impl ModelVersion {
         self.live.fetch_or(RETIRED, Ordering::AcqRel);
     }
 
+    /// Whether it lets no more requests in.
+    pub(crate) fn is_retired(&self) -> bool {
+        // Acquire: who sees the mark sees what the registry showed before.
+        self.live.load(Ordering::Acquire) & RETIRED != 0
+    }
+
     /// [`ModelVersion::retire`] if no request is live and nobody pins it; false if one is, or if it
     /// is retired already.
     pub fn retire_if_idle(&self) -> bool {

@@ -6,7 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use conch_engine::{LimitOwner, ModelVersion, ReachedLimit, Reservation, Tenant, clock};
+use conch_engine::admission::refuse;
+use conch_engine::{
+    Error, LimitOwner, ModelVersion, NoRoom, ReachedLimit, Rejected, Reservation, Tenant, clock,
+};
 use conch_log as log;
 
 use super::admission::{LimitKey, Place};
@@ -34,44 +37,63 @@ pub(crate) enum RoomRefusal {
     Limit(ReachedLimit),
     /// The client's own deadline has passed.
     Late,
+    /// The model is gone.
+    Gone(Error),
+}
+
+/// What a request needs room for.
+#[derive(Clone, Copy)]
+pub(crate) struct RoomTarget<'a> {
+    /// What the registry showed when the request was parsed.
+    pub(crate) model: &'a Arc<ModelVersion>,
+    /// What was asked for; none: the highest that is ready.
+    pub(crate) version: Option<i64>,
+    pub(crate) tenant: Option<Tenant>,
+    /// The client's.
+    pub(crate) deadline_ns: Option<u64>,
 }
 
 impl Shard {
-    /// Room under all limits for a request of `tenant` to `model`, if it is there and nobody waits
-    /// for it. `held` keeps a model that was loaded for the request; `deadline_ns` is the client's.
-    /// Does not block.
+    /// Room under all limits for a request to `target`, if it is there and nobody waits for it.
+    /// `held` keeps a model that was loaded for the request. Does not block.
     ///
     /// # Errors
     /// The limit that is reached, where the request is not to wait, or would in vain.
     pub(crate) fn reserve(
         self: &Rc<Self>,
-        model: &Arc<ModelVersion>,
-        tenant: Option<Tenant>,
+        target: RoomTarget<'_>,
         held: HeldPermit,
-        deadline_ns: Option<u64>,
     ) -> Result<Room, ReachedLimit> {
+        let RoomTarget { model, tenant, .. } = target;
         let mut reservation = Reservation::holding(held);
-        if !self.server.engine().limits_requests(model) {
+        let engine = self.server.engine();
+        if !engine.limits_requests(model) {
             return Ok(Room::Reserved(reservation));
         }
         let now_ns = clock::monotonic_ns();
-        let limit = match self.awaited_limit(model, tenant, now_ns) {
-            Some(limit) => limit,
-            None => match self
-                .server
-                .engine()
-                .reserve(model, tenant, &mut reservation)
-            {
+        let no_room = match self.awaited_limit(model, tenant, now_ns) {
+            Some(limit) => NoRoom::Limit(limit),
+            None => match engine.reserve(model, tenant, &mut reservation) {
                 Ok(()) => return Ok(Room::Reserved(reservation)),
-                Err(limit) => limit,
+                Err(no_room) => no_room,
             },
         };
-        let wait = (now_ns, deadline_ns);
-        let room = RoomFuture::new(self, (model, tenant), reservation, limit, wait);
-        if room.is_err() {
-            self.offer_cpu();
-        }
-        let room = room?;
+        let limit = match no_room {
+            NoRoom::Limit(limit) => limit,
+            // Its first look goes to what took the model's place.
+            NoRoom::Retired => engine.limit_of(LimitOwner::Model, model),
+        };
+        let room = match RoomFuture::new(self, target, reservation, limit, now_ns) {
+            Ok(room) => room,
+            // Admission follows the reload, and refuses at once.
+            Err(_) if no_room == NoRoom::Retired => {
+                return Ok(Room::Reserved(Reservation::default()));
+            }
+            Err(limit) => {
+                self.offer_cpu();
+                return Err(limit);
+            }
+        };
         let (name, max) = (&model.name, limit.max);
         log::verbose!(
             1,
@@ -118,7 +140,9 @@ impl Shard {
 /// Waits for room under all limits. Dropping it gives the place in line up.
 pub(crate) struct RoomFuture {
     shard: Rc<Shard>,
+    /// What took the place of the version that the request was parsed for, if that was reloaded.
     model: Arc<ModelVersion>,
+    version: Option<i64>,
     tenant: Option<Tenant>,
     /// None once it is given out.
     reservation: Option<Reservation>,
@@ -135,6 +159,17 @@ pub(crate) struct RoomFuture {
     timer: Option<(u64, Timer)>,
 }
 
+/// What a request finds that looks for room.
+enum Look {
+    /// Room, which is reserved.
+    Room,
+    Nothing,
+    /// Another version than before: it goes on in the line of that.
+    Reloaded,
+    /// The model is gone.
+    Gone(Error),
+}
+
 impl RoomFuture {
     /// Waits from `now_ns` on, for `limit` first.
     ///
@@ -142,11 +177,17 @@ impl RoomFuture {
     /// The limit, if the request is not to wait.
     fn new(
         shard: &Rc<Shard>,
-        (model, tenant): (&Arc<ModelVersion>, Option<Tenant>),
+        target: RoomTarget<'_>,
         reservation: Reservation,
         limit: ReachedLimit,
-        (now_ns, deadline_ns): (u64, Option<u64>),
+        now_ns: u64,
     ) -> Result<RoomFuture, ReachedLimit> {
+        let RoomTarget {
+            model,
+            version,
+            tenant,
+            deadline_ns,
+        } = target;
         let wait_ns = u64::try_from(shard.options.limit_wait.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = now_ns
             .saturating_add(wait_ns)
@@ -162,6 +203,7 @@ impl RoomFuture {
         Ok(RoomFuture {
             shard: Rc::clone(shard),
             model: Arc::clone(model),
+            version,
             tenant,
             reservation: Some(reservation),
             limit,
@@ -179,28 +221,65 @@ impl RoomFuture {
         LimitKey::new(self.limit.owner, &self.model)
     }
 
-    /// Whether there is room, which is reserved then. Else the request may wait for another limit
-    /// than before.
-    fn look(&mut self) -> bool {
+    /// Looks for room. Afterwards the request may be in another line than before, at its place.
+    fn look(&mut self) -> Look {
         let Some(reservation) = &mut self.reservation else {
-            return false;
+            return Look::Nothing;
         };
         let engine = self.shard.server.engine();
         // The last room is left to those of other shards who have waited longer.
         if self.shard.admission.is_behind_neighbors(self.since_ns) && !engine.has_room_for(2) {
-            return false;
+            return Look::Nothing;
         }
         match engine.reserve(&self.model, self.tenant, reservation) {
-            Ok(()) => true,
-            Err(limit) => {
-                let before = self.key();
-                self.limit = limit;
-                if self.key() != before {
-                    self.shard.admission.take_out(before, self.place);
-                    self.look_ns = LOOK_NS;
-                }
-                false
+            Ok(()) => Look::Room,
+            Err(NoRoom::Limit(limit)) => {
+                self.wait_for(limit, None);
+                Look::Nothing
             }
+            Err(NoRoom::Retired) => {
+                let successor = engine.follow_reload(&self.model, self.version, reservation);
+                match successor {
+                    // It is about to leave the registry, or stays after all.
+                    Ok(successor) if Arc::ptr_eq(&successor, &self.model) => Look::Nothing,
+                    Ok(successor) => {
+                        let limit = engine.limit_of(self.limit.owner, &successor);
+                        self.wait_for(limit, Some(successor));
+                        Look::Reloaded
+                    }
+                    Err(error) => Look::Gone(error),
+                }
+            }
+        }
+    }
+
+    /// From now on waits for `limit`, of `successor` if the model was reloaded.
+    fn wait_for(&mut self, limit: ReachedLimit, successor: Option<Arc<ModelVersion>>) {
+        let before = self.key();
+        self.limit = limit;
+        // Kept until the place in its line is given up, which goes by its address.
+        let model = successor.map(|successor| std::mem::replace(&mut self.model, successor));
+        if self.key() != before {
+            self.shard.admission.take_out(before, self.place);
+            self.look_ns = LOOK_NS;
+        }
+        drop(model);
+    }
+
+    /// Why the request has waited for long enough.
+    fn refusal(&self, now_ns: u64) -> RoomRefusal {
+        if self
+            .deadline_ns
+            .is_some_and(|deadline_ns| deadline_ns <= now_ns)
+        {
+            return RoomRefusal::Late;
+        }
+        match self.limit.owner {
+            // It waited for what was to take the model's place.
+            LimitOwner::Model if !self.model.limits_requests() => {
+                RoomRefusal::Gone(refuse(&self.model, "", Rejected::Retired))
+            }
+            _ => RoomRefusal::Limit(self.limit),
         }
     }
 
@@ -232,20 +311,24 @@ impl Future for RoomFuture {
             let key = this.key();
             let is_first = this.shard.admission.is_first(key, this.place);
             let now_ns = clock::monotonic_ns();
-            if is_first && this.look() {
-                this.shard.admission.note_let_in(key, this.place, now_ns);
-                // Its place is given up on drop, and the next one looks.
-                let reservation = this.reservation.take().unwrap_or_default();
-                return Poll::Ready(Ok(reservation));
+            let look = match is_first {
+                true => this.look(),
+                false => Look::Nothing,
+            };
+            match look {
+                Look::Room => {
+                    this.shard.admission.note_let_in(key, this.place, now_ns);
+                    // Its place is given up on drop, and the next one looks.
+                    let reservation = this.reservation.take().unwrap_or_default();
+                    return Poll::Ready(Ok(reservation));
+                }
+                Look::Gone(error) => return Poll::Ready(Err(RoomRefusal::Gone(error))),
+                // Another reload takes longer than this look.
+                Look::Reloaded => continue,
+                Look::Nothing => {}
             }
             if now_ns >= this.end_ns {
-                let is_late = this
-                    .deadline_ns
-                    .is_some_and(|deadline_ns| deadline_ns <= now_ns);
-                return Poll::Ready(Err(match is_late {
-                    true => RoomRefusal::Late,
-                    false => RoomRefusal::Limit(this.limit),
-                }));
+                return Poll::Ready(Err(this.refusal(now_ns)));
             }
             if this.wait(context, now_ns).is_pending() {
                 return Poll::Pending;

@@ -1,6 +1,7 @@
 """Requests over a limit of live requests wait for room before they are refused (--limit-wait-ms): how many, for how long, in which order, and
 what goes on meanwhile. Requests hold their places by executions that end when they see a cancel."""
 
+import collections
 import concurrent.futures
 import contextlib
 import json
@@ -135,6 +136,90 @@ class Crowd(RoomCase):
             return "served" if texts == {""} else f"refused: {texts}"
 
         self.check_all(ask)
+
+
+class Reloads(RoomCase):
+    """A model with two places that is reloaded and unloaded while many clients wait for these."""
+
+    flags = ("--model-control-mode=explicit", "--load-model=identity", f"--limit-wait-ms={LONG_MS}", "--shards=2")
+    client_count = 48
+
+    @staticmethod
+    def config(number):
+        return identity(parameters={"execute_delay_ms": "2", "CONCH_REQUESTS_MAX": "2", "number": str(number)})
+
+    @classmethod
+    def models(cls, repository):
+        repository.model("identity", cls.config(0))
+
+    def setUp(self):
+        super().setUp()
+        self.control("load")
+        links = [wire.connect(self.server, timeout=WAIT) for _ in range(self.client_count)]
+        for link in links:
+            self.addCleanup(link.close)
+        self.links = [(link, wire.Replies(link)) for link in links]
+
+    def control(self, action):
+        self.assertEqual(self.server.post_json(f"/v2/repository/models/identity/{action}", {}), (200, b""))
+
+    @contextlib.contextmanager
+    def crowd(self):
+        """Half of the clients ask over HTTP and half over gRPC, again and again for as long as this lasts. Yields what they are told."""
+        told, is_over = collections.Counter(), threading.Event()
+
+        def ask(number):
+            if number % 2:
+                link, replies = self.links[number]
+                link.sendall(infer_text())
+                status, _, body = replies.next()
+                return "served" if status == 200 else f"{status} {json.loads(body)['error']}"
+            try:
+                self.stub.ModelInfer(message("identity"), timeout=WAIT)
+                return "served"
+            except grpc.RpcError as error:
+                return f"{error.code().name} {error.details()}"
+
+        def work(number):
+            row = collections.Counter()
+            while not is_over.is_set():
+                row[ask(number)] += 1
+            return row
+
+        with concurrent.futures.ThreadPoolExecutor(self.client_count) as pool:
+            rows = [pool.submit(work, number) for number in range(self.client_count)]
+            try:
+                yield told
+            finally:
+                is_over.set()
+        for row in rows:
+            told.update(row.result())
+
+    def many_more_wait(self):
+        before = self.waiting_count()
+        until(lambda: self.waiting_count() >= before + 2 * self.client_count, "requests that wait for room", WAIT)
+
+    def test_those_who_wait_go_to_what_takes_the_place(self):
+        with self.crowd() as told:
+            for number in range(1, 9):
+                self.many_more_wait()
+                self.repository.model("identity", self.config(number))
+                self.control("load")
+                shown = self.server.get_json("/v2/models/identity/config")["parameters"]["number"]
+                self.assertEqual(shown, {"string_value": str(number)})
+            self.many_more_wait()
+        self.assertEqual(set(told), {"served"}, told)
+
+    def test_without_a_model_they_are_told_that_it_is_gone(self):
+        with self.crowd() as told:
+            self.many_more_wait()
+            self.control("unload")
+        unready = "Request for unknown model: 'identity' version 1 is not at ready state"
+        absent = "Request for unknown model: 'identity' has no available versions"
+        expected = {"served", f"503 {unready}", f"UNAVAILABLE {unready}", f"404 {absent}", f"NOT_FOUND {absent}"}
+        self.assertLessEqual(set(told), expected)
+        # Those that waited, or were on their way.
+        self.assertLessEqual({f"503 {unready}", f"UNAVAILABLE {unready}"}, set(told))
 
 
 class OnePlace(RoomCase):

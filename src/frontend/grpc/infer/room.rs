@@ -12,7 +12,7 @@ use super::metadata::CallMetadata;
 use super::reader::CompleteMessage;
 use crate::api::parse_version;
 use crate::grpc::status::GrpcStatus;
-use crate::shard::{Room, RoomFuture, RoomRefusal, Shard};
+use crate::shard::{Room, RoomFuture, RoomRefusal, RoomTarget, Shard};
 
 /// Reserves room for the request of a message, where requests are limited. Some: it has to wait for
 /// that, and what comes of it goes to [`note_room`]. What is wrong with the message is for the
@@ -26,7 +26,7 @@ pub(in crate::grpc) fn reserve(
     if !shard.limits_requests() {
         return None;
     }
-    let (target, model) = find(shard, &arrived.head)?;
+    let (target, version, model) = find(shard, &arrived.head)?;
     let held = match arrived.ensured.take().map(|ensured| *ensured) {
         None => None,
         Some(Ok(reservation)) => reservation.into_held(),
@@ -35,7 +35,13 @@ pub(in crate::grpc) fn reserve(
             return None;
         }
     };
-    let outcome = match shard.reserve(&model, sender.tenant, held, deadline_ns) {
+    let room_target = RoomTarget {
+        model: &model,
+        version,
+        tenant: sender.tenant,
+        deadline_ns,
+    };
+    let outcome = match shard.reserve(room_target, held) {
         Ok(Room::Awaited(room)) => {
             arrived.charge.mark_complete();
             arrived.raws.iter().for_each(ByteView::mark_complete);
@@ -55,7 +61,8 @@ pub(in crate::grpc) fn note_room(
     outcome: Result<Reservation, RoomRefusal>,
 ) {
     let outcome = outcome.map_err(|refusal| match (refusal, find(shard, &arrived.head)) {
-        (RoomRefusal::Limit(limit), Some((target, model))) => {
+        (RoomRefusal::Gone(error), _) => error.into(),
+        (RoomRefusal::Limit(limit), Some((target, _, model))) => {
             refuse_over_limit(&model, target.id, limit).into()
         }
         // Without a model it says so itself.
@@ -64,10 +71,13 @@ pub(in crate::grpc) fn note_room(
     arrived.ensured = Some(Box::new(outcome));
 }
 
-/// The model that a message names, if there is one.
-fn find<'a>(shard: &Rc<Shard>, head: &'a [u8]) -> Option<(InferTarget<'a>, Arc<ModelVersion>)> {
+/// What a message names, with the version that it asks for and the model, if there is one.
+fn find<'a>(
+    shard: &Rc<Shard>,
+    head: &'a [u8],
+) -> Option<(InferTarget<'a>, Option<i64>, Arc<ModelVersion>)> {
     let target = InferTarget::read(head).ok()?;
     let version = parse_version(target.model_version).ok()?;
     let model = shard.find(target.model_name, version).ok()?;
-    Some((target, model))
+    Some((target, version, model))
 }

@@ -25,7 +25,7 @@ use super::infer::decode::{JsonLimits, OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_B
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
 use crate::shard::{
-    HeldPermit, ResponseQueue, Room, RoomRefusal, Shard, StreamRequest, SubmitOptions,
+    HeldPermit, ResponseQueue, Room, RoomRefusal, RoomTarget, Shard, StreamRequest, SubmitOptions,
 };
 use crate::trace::ActiveTrace;
 use decode::GenerateRequest;
@@ -110,7 +110,7 @@ impl GenerateCall {
             Err(error) => return refused(error),
         };
         let held = self.permit.take();
-        let room = match shard.reserve(&self.model, self.tenant, held, self.deadline_ns) {
+        let room = match shard.reserve(self.room_target(), held) {
             Ok(Room::Reserved(reservation)) => Ok(reservation),
             Ok(Room::Awaited(room)) => {
                 decoded.mark_complete();
@@ -120,12 +120,7 @@ impl GenerateCall {
         };
         let reservation = match room {
             Ok(reservation) => reservation,
-            Err(RoomRefusal::Late) => return Ok(deadline::exceeded()),
-            Err(RoomRefusal::Limit(limit)) => {
-                let error = refuse_over_limit(&self.model, decoded.id(), limit);
-                api::note_refusal(decoded.id(), &error.message);
-                return refused(error);
-            }
+            Err(refusal) => return Ok(self.no_room(decoded.id(), refusal)),
         };
         let submitted = self.submit(
             &shard,
@@ -168,6 +163,27 @@ impl GenerateCall {
                 value.map(|value| format!("\r\nendpoint-load-metrics: {value}").into());
         }
         Ok(answer)
+    }
+
+    fn room_target(&self) -> RoomTarget<'_> {
+        RoomTarget {
+            model: &self.model,
+            version: self.version,
+            tenant: self.tenant,
+            deadline_ns: self.deadline_ns,
+        }
+    }
+
+    /// The answer to request `id`, which is not let in.
+    #[cold]
+    fn no_room(&self, id: &str, refusal: RoomRefusal) -> HttpResponse {
+        let error = match refusal {
+            RoomRefusal::Late => return deadline::exceeded(),
+            RoomRefusal::Limit(limit) => refuse_over_limit(&self.model, id, limit),
+            RoomRefusal::Gone(error) => error,
+        };
+        api::note_refusal(id, &error.message);
+        HttpResponse::error(&error, ContentType::Json)
     }
 
     async fn decode(

@@ -19,7 +19,9 @@ use crate::http::connection::{ConnectionClosed, HttpConnection};
 use crate::http::dialect::Dialect;
 use crate::http::head::{BodyFraming, RequestHead, length_refusal};
 use crate::http::{coding, deadline};
-use crate::shard::{HeldPermit, ResponseFuture, Room, RoomRefusal, Shard, SubmitOptions};
+use crate::shard::{
+    HeldPermit, ResponseFuture, Room, RoomRefusal, RoomTarget, Shard, SubmitOptions,
+};
 use crate::trace::ActiveTrace;
 
 pub(crate) struct InferCall {
@@ -206,7 +208,7 @@ impl InferCall {
             }
         }
         let held = self.permit.take();
-        let reservation = match shard.reserve(&self.model, self.tenant, held, self.deadline_ns) {
+        let reservation = match shard.reserve(self.room_target(), held) {
             Ok(Room::Reserved(reservation)) => reservation,
             Ok(Room::Awaited(room)) => {
                 decoded.mark_complete();
@@ -256,6 +258,15 @@ impl InferCall {
         }
     }
 
+    fn room_target(&self) -> RoomTarget<'_> {
+        RoomTarget {
+            model: &self.model,
+            version: self.version,
+            tenant: self.tenant,
+            deadline_ns: self.deadline_ns,
+        }
+    }
+
     /// Why request `id` is not let in.
     #[cold]
     fn no_room(&self, id: &str, refusal: RoomRefusal) -> InferFailure {
@@ -264,6 +275,7 @@ impl InferCall {
                 request_failure(id, refuse_over_limit(&self.model, id, limit))
             }
             RoomRefusal::Late => InferFailure::Late,
+            RoomRefusal::Gone(error) => request_failure(id, error),
         }
     }
 
