@@ -3,6 +3,9 @@
 //! A submitter that has nothing else to do makes an [`InlineOffer`] with its request. A queue whose
 //! model can be executed so takes the offer: it wakes no core, and the submitter owes it an
 //! [`InlineTurn`].
+//!
+//! A submitter that is about to submit more offers to put off the wake-up of a core: it owes a turn
+//! as well, and drops it when it is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +36,16 @@ pub trait InlineQueue: Send + Sync {
 /// What a submitter offers with a request.
 #[derive(Default)]
 pub struct InlineOffer {
-    is_open: bool,
+    offered: Offered,
     turn: Option<InlineTurn>,
+}
+
+#[derive(Default, PartialEq, Eq)]
+enum Offered {
+    #[default]
+    Nothing,
+    Execution,
+    LaterWake,
 }
 
 impl InlineOffer {
@@ -46,19 +57,36 @@ impl InlineOffer {
     /// An offer if `is_open`. Whoever makes one looks for [`InlineOffer::into_turn`] soon.
     pub fn new(is_open: bool) -> InlineOffer {
         InlineOffer {
-            is_open,
+            offered: match is_open {
+                true => Offered::Execution,
+                false => Offered::Nothing,
+            },
             turn: None,
         }
     }
 
-    /// Whether a queue may take it.
+    /// An offer to wake a core later, once for several requests: by a drop of
+    /// [`InlineOffer::into_turn`], which is soon.
+    pub fn of_later_wake() -> InlineOffer {
+        InlineOffer {
+            offered: Offered::LaterWake,
+            turn: None,
+        }
+    }
+
+    /// Whether a queue may have its batch executed by the submitter.
     pub(crate) fn is_open(&self) -> bool {
-        self.is_open
+        self.offered == Offered::Execution
+    }
+
+    /// Whether a queue may leave it to the submitter to wake a core.
+    pub(crate) fn wakes_later(&self) -> bool {
+        self.offered == Offered::LaterWake
     }
 
     /// Takes the offer, once.
     pub(crate) fn take(&mut self, queue: Arc<dyn InlineQueue>) {
-        self.is_open = false;
+        self.offered = Offered::Nothing;
         self.turn = Some(InlineTurn(Some(queue)));
     }
 
@@ -119,7 +147,14 @@ mod tests {
                 left.load(Ordering::Relaxed),
             )
         };
-        assert!(!InlineOffer::none().is_open());
+        assert!(!InlineOffer::none().is_open() && !InlineOffer::none().wakes_later());
+        let mut later = InlineOffer::of_later_wake();
+        assert!(later.wakes_later() && !later.is_open());
+        later.take(Arc::clone(&queue) as _);
+        assert!(!later.wakes_later());
+        drop(later.into_turn());
+        assert_eq!(counts(), (0, 1));
+        queue.left.store(0, Ordering::Relaxed);
         assert!(InlineOffer::new(true).into_turn().is_none(), "nobody took");
         let take = || {
             let mut offer = InlineOffer::new(true);

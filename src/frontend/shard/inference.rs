@@ -130,7 +130,12 @@ impl Shard {
             chunk.mark_complete();
             byte_count = byte_count.saturating_add(chunk.len());
         }
-        let mut offer = InlineOffer::new(may_execute && byte_count <= INLINE_BYTES_MAX);
+        // Others that wait are likely to follow at once.
+        let wakes_later = self.owed_wakes.take_let_in() && self.admission.has_any();
+        let mut offer = match wakes_later {
+            true => InlineOffer::of_later_wake(),
+            false => InlineOffer::new(may_execute && byte_count <= INLINE_BYTES_MAX),
+        };
         let submitted = engine.submit(
             permit,
             draft,
@@ -139,9 +144,16 @@ impl Shard {
             timestamps,
             &mut offer,
         );
-        if let Some(turn) = offer.into_turn() {
-            self.owed_execution.owe(turn);
-            self.look_at_end_of_turn();
+        match offer.into_turn() {
+            turn if wakes_later => {
+                self.owed_wakes.owe(turn);
+                self.look_at_end_of_turn();
+            }
+            Some(turn) => {
+                self.owed_execution.owe(turn);
+                self.look_at_end_of_turn();
+            }
+            None => {}
         }
         if submitted.is_err() {
             self.in_flight.borrow_mut().release(slot);

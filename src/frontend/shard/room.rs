@@ -318,6 +318,7 @@ impl Future for RoomFuture {
             match look {
                 Look::Room => {
                     this.shard.admission.note_let_in(key, this.place, now_ns);
+                    this.shard.owed_wakes.note_let_in();
                     // Its place is given up on drop, and the next one looks.
                     let reservation = this.reservation.take().unwrap_or_default();
                     return Poll::Ready(Ok(reservation));

@@ -19,6 +19,7 @@ use super::in_flight::InFlight;
 use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
 use super::owed_execution::OwedExecution;
+use super::owed_wakes::OwedWakes;
 use super::runtime::{GAINS_BY_BRIEF_WAITS, Task};
 use super::slab::Slab;
 use super::spares::SpareBuffers;
@@ -47,6 +48,7 @@ pub struct Shard {
     pub(super) yield_policy: YieldPolicy,
     pub(super) brief_wait: BriefWait,
     pub(super) owed_execution: OwedExecution,
+    pub(super) owed_wakes: OwedWakes,
     pub(super) pump_waker: RefCell<Option<Waker>>,
     pub(super) drain: DrainSignal,
     pub(super) offload: Offload,
@@ -96,6 +98,7 @@ impl Shard {
             yield_policy: YieldPolicy::new(!options.shards_spin),
             brief_wait: BriefWait::new(GAINS_BY_BRIEF_WAITS && !options.shards_spin),
             owed_execution: OwedExecution::default(),
+            owed_wakes: OwedWakes::new(),
             pump_waker: RefCell::new(None),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),

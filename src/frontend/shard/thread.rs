@@ -133,6 +133,10 @@ impl Shard {
         let mut handled_count = 0;
         let mut reply_count = 0;
         self.set_pump_waker(context.waker());
+        if !self.owed_wakes.settle() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             for message in taken.by_ref() {
                 match message {

@@ -276,9 +276,12 @@ fn pushed(is_left: bool) {
             let pool = Arc::clone(&pool);
             move || drop(pool.submit(Node::new(())))
         });
-        assert!(pool.push(Node::new(())).is_ok());
+        let is_first = pool.push(Node::new(())).is_ok_and(|is_first| is_first);
         if is_left {
-            pool.wake_one();
+            // If the other was first, it wakes the worker.
+            if is_first {
+                pool.wake_one();
+            }
         } else if let Some((Some(batch), _)) = pool.try_drive(&clock, Pairs::drive) {
             count(batch);
         }

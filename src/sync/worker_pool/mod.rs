@@ -202,17 +202,17 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         Ok(())
     }
 
-    /// Adds `item` and wakes nobody. The caller has it looked at soon, by [`WorkerPool::try_drive`]
-    /// or [`WorkerPool::wake_one`]: until then, no worker may know of it, nor of what is submitted
-    /// after it.
+    /// Adds `item` and wakes nobody. True if the queue was empty: the caller then has it looked at
+    /// soon, by [`WorkerPool::try_drive`] or [`WorkerPool::wake_one`]. Until then, no worker may
+    /// know of it, nor of what is submitted after it. False: whoever pushed first sees to it.
     ///
     /// # Errors
     /// As [`WorkerPool::submit`].
-    pub fn push(&self, item: L) -> Result<(), Refused<L>> {
+    pub fn push(&self, item: L) -> Result<bool, Refused<L>> {
         if self.is_closing.load(Ordering::Relaxed) {
             return Err(Refused::Closed(item));
         }
-        self.inbox.push(item).map(drop)
+        self.inbox.push(item)
     }
 
     /// Wakes an idle worker, if there is one, to look at what was pushed.

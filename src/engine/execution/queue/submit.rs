@@ -163,6 +163,17 @@ impl ModelQueue {
             offer.take(queue);
             return Ok(());
         }
+        // If every core executes, no submission wakes one.
+        if !is_member
+            && offer.wakes_later()
+            && !self.pool.is_busy()
+            && let Some(queue) = self.own.upgrade()
+        {
+            if self.pool.push(handle)? {
+                offer.take(queue);
+            }
+            return Ok(());
+        }
         self.pool.submit(handle)?;
         if is_member && self.pool.is_busy() {
             // It may be one that is not to be queued at all, and nobody else looks before an

@@ -39,6 +39,11 @@ impl Admission {
         }
     }
 
+    /// Whether anybody waits.
+    pub(super) fn has_any(&self) -> bool {
+        !self.queue.borrow().is_empty()
+    }
+
     /// Whether anybody waits for `key`.
     pub(super) fn has(&self, key: LimitKey) -> bool {
         self.queue.borrow().has(key)
@@ -93,7 +98,7 @@ impl Admission {
     /// Room for `count` requests may have come back: so many look who are first in each line. All
     /// in one turn, as one after the other would make batches of one.
     pub(super) fn wake_firsts(&self, count: usize) {
-        if count == 0 || self.queue.borrow().is_empty() {
+        if count == 0 || !self.has_any() {
             return;
         }
         let firsts = self.queue.borrow_mut().firsts(count);

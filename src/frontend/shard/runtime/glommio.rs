@@ -26,6 +26,10 @@ pub const LOCKED_BYTES_MIN: Option<u64> = Some(512 << 10);
 /// one.
 pub(crate) const GAINS_BY_BRIEF_WAITS: bool = true;
 
+/// Whether a task that wakes itself is polled again, and soon: glommio has been seen to sleep on
+/// one.
+pub(crate) const MAY_WAKE_ITSELF: bool = false;
+
 /// After this long a turn ends though tasks keep waking themselves; no task of ours does (see
 /// [`yield_now`]), so it is a backstop.
 ///

@@ -11,12 +11,12 @@ mod own;
 #[cfg(feature = "glommio")]
 pub(crate) use self::glommio::{
     GAINS_BY_BRIEF_WAITS, GlommioSocket as Socket, GlommioTask as Task,
-    GlommioThread as RuntimeThread, GlommioTimer as Timer, spawn, yield_now,
+    GlommioThread as RuntimeThread, GlommioTimer as Timer, MAY_WAKE_ITSELF, spawn, yield_now,
 };
 #[cfg(not(feature = "glommio"))]
 pub(crate) use self::own::{
-    GAINS_BY_BRIEF_WAITS, RingSocket as Socket, RingThread as RuntimeThread, Task, Timer, spawn,
-    yield_now,
+    GAINS_BY_BRIEF_WAITS, MAY_WAKE_ITSELF, RingSocket as Socket, RingThread as RuntimeThread, Task,
+    Timer, spawn, yield_now,
 };
 
 #[cfg(feature = "glommio")]

@@ -32,6 +32,9 @@ const LOCKED_BYTES_USUAL: u64 = 8 << 20;
 /// in Python answers 114 and 99, 121 and 115.
 pub(crate) const GAINS_BY_BRIEF_WAITS: bool = false;
 
+/// Whether a task that wakes itself is polled again, and soon: so it is, after all that are ready.
+pub(crate) const MAY_WAKE_ITSELF: bool = true;
+
 /// The handle of a thread with an executor.
 pub(crate) struct RingThread {
     thread: JoinHandle<()>,

@@ -6,11 +6,15 @@ use crate::InlineTurn;
 const LIMIT: Duration = Duration::from_secs(1);
 
 fn bed() -> Bed {
+    bed_of(CONFIG)
+}
+
+fn bed_of(config: &str) -> Bed {
     let fake = Fake {
         can_begin: true,
         ..Fake::closed()
     };
-    let bed = Bed::cpus(CONFIG, fake, 1);
+    let bed = Bed::cpus(config, fake, 1);
     bed.wait_idle();
     bed
 }
@@ -91,6 +95,48 @@ fn what_the_submitter_does_not_execute_a_core_does() {
     assert_eq!(turn.run(LIMIT), Some(Progress::Done));
     assert_eq!(bed.recorder.wait(2).len(), 2);
     assert_eq!(bed.begun().len(), 1);
+    bed.stop();
+}
+
+#[test]
+fn a_core_is_woken_once_for_all_that_is_submitted_meanwhile() {
+    let bed = bed_of(&format!("dynamic_batching {{ }} {CONFIG}"));
+    bed.fake.let_go(1000);
+    let submit = |slot| {
+        let mut offer = InlineOffer::of_later_wake();
+        bed.version
+            .submit(bed.admit(slot).unwrap(), &mut offer)
+            .unwrap();
+        offer.into_turn()
+    };
+    let mut batch_count = 0;
+    for _ in 0..100 {
+        bed.wait_idle();
+        let turns = [0, 1, 2].map(submit);
+        // The core may be idle and not asleep yet: then it looks once more.
+        let wakes = turns.iter().flatten().count();
+        assert!((1..=3).contains(&wakes) && turns[0].is_some());
+        drop(turns);
+        assert_eq!(bed.recorder.wait(3).len(), 3);
+        batch_count += bed.batches().len();
+    }
+    assert!((100..300).contains(&batch_count), "{batch_count}");
+    assert!(bed.begun().is_empty(), "the core executed all");
+    bed.stop();
+}
+
+#[test]
+fn nobody_owes_a_wake_while_every_core_executes() {
+    let bed = bed();
+    bed.submit(0);
+    bed.fake.wait_inside(1);
+    let mut offer = InlineOffer::of_later_wake();
+    bed.version
+        .submit(bed.admit(1).unwrap(), &mut offer)
+        .unwrap();
+    assert!(offer.into_turn().is_none());
+    bed.fake.let_go(2);
+    assert_eq!(bed.recorder.wait(2).len(), 2);
     bed.stop();
 }
 
