@@ -5,10 +5,12 @@ use crate::record::Record;
 use crate::schedule::Schedule;
 use conch_bench::wire::response_head;
 use conch_executor::{Socket, Timer};
+use futures_util::future::{Either, select};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{IoSlice, Write as _};
 use std::net::TcpStream;
+use std::pin::pin;
 use std::time::Instant;
 
 /// Sends the schedule's requests and records their answers.
@@ -16,6 +18,21 @@ use std::time::Instant;
 /// # Errors
 /// The reason why the connection could not be used to the end.
 pub async fn run(
+    target: &Target,
+    schedule: Schedule,
+    record: &RefCell<Record>,
+) -> Result<(), String> {
+    let limit = schedule
+        .give_up()
+        .saturating_duration_since(Instant::now());
+    let exchange = pin!(exchange(target, schedule, record));
+    match select(exchange, pin!(Timer::after(limit))).await {
+        Either::Left((outcome, _)) => outcome,
+        Either::Right(_) => Err("no answer in time".to_owned()),
+    }
+}
+
+async fn exchange(
     target: &Target,
     mut schedule: Schedule,
     record: &RefCell<Record>,
