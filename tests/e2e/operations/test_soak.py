@@ -48,7 +48,7 @@ class Soak(unittest.TestCase):
 
     def test_it_fails_when_something_is_wrong(self):
         """A server that refuses what it should serve is found out."""
-        done = self.soak("--minutes=0.05", "--flag=--server-requests-max=1")
+        done = self.soak("--minutes=0.05", "--flag=--server-requests-max=1", "--flag=--limit-wait-ms=0")
         self.assertEqual(done.returncode, 1, done.stdout[-2000:] + done.stderr[-2000:])
         self.assertIn("soak: FAIL", done.stdout.splitlines()[-1])
 
