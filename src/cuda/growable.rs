@@ -1,13 +1,14 @@
 //! Device memory that grows where it is.
 
 use std::ptr::NonNull;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use conch_memory::{ByteView, MemoryKind, MemoryPlace};
 use cudarc::driver::sys;
 
 use crate::error::check;
+use crate::retired::RetiredQueue;
 use crate::{CudaError, Device, DeviceAddress, Stream};
 
 /// Reserved addresses of a device, of which a part from the beginning has memory. Growing moves
@@ -22,7 +23,7 @@ pub struct GrowableMemory {
     /// None only while it is dropped.
     addresses: Option<GrowableAddresses>,
     /// Who unmaps and frees.
-    retired: Option<Sender<GrowableAddresses>>,
+    retired: Option<RetiredQueue<GrowableAddresses>>,
 }
 
 /// What is left of a [`GrowableMemory`] that nobody uses. Its drop unmaps and frees, which may
@@ -46,7 +47,7 @@ impl GrowableMemory {
     pub fn reserve(
         device: &Arc<Device>,
         reserved_bytes: usize,
-        retired: Option<Sender<GrowableAddresses>>,
+        retired: Option<RetiredQueue<GrowableAddresses>>,
     ) -> Result<GrowableMemory, CudaError> {
         let _current = device.current()?;
         let mut granularity_bytes = 0;
@@ -149,6 +150,13 @@ impl GrowableMemory {
         Ok(true)
     }
 
+    /// Waits until what was given up to the same queue before is freed, `limit` at most. Whether
+    /// any of it was freed meanwhile.
+    pub fn wait_until_freed(&self, limit: Duration) -> bool {
+        let retired = self.retired.as_ref();
+        retired.is_some_and(|retired| retired.wait_until_freed(limit))
+    }
+
     /// The first `len` bytes, which the view keeps; none if they have no memory. The CPU cannot go
     /// there.
     pub fn view(self: &Arc<Self>, len: usize) -> Option<ByteView> {
@@ -170,8 +178,7 @@ impl GrowableMemory {
 impl Drop for GrowableMemory {
     fn drop(&mut self) {
         if let (Some(addresses), Some(retired)) = (self.addresses.take(), &self.retired) {
-            // Should nobody listen any more, it is freed here after all.
-            let _ = retired.send(addresses);
+            retired.retire(addresses);
         }
     }
 }

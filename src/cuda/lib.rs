@@ -23,6 +23,7 @@ mod monitor;
 mod pinned;
 mod pool;
 mod pool_memory;
+mod retired;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -42,5 +43,6 @@ pub use module::{Function, KernelError, Module};
 pub use monitor::{GpuMonitor, GpuReading, MonitorAbsent};
 pub use pinned::PinnedMemory;
 pub use pool::{DevicePool, MemoryPool, PinnedPool, PoolBlock, PoolMemory, PoolUsage};
+pub use retired::{RetiredMemory, RetiredQueue};
 pub use stream::Stream;
 pub use transfer::TransferError;

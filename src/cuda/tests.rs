@@ -2,7 +2,8 @@
 //! counts and order faults.
 
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use conch_memory::{Block, ByteView, MemoryKind};
 use conch_testkit_cuda::LoadedDouble;
@@ -178,7 +179,7 @@ fn growable_memory_grows_in_place() {
     let (_alone, double) = alone();
     let device = device(0);
     let stream = Stream::new(&device, 0).unwrap();
-    let (retired, left) = mpsc::channel();
+    let (retired, left) = RetiredQueue::new();
     let reserved = GrowableMemory::reserve(&device, 7 * MIB as usize, Some(retired));
     let memory = Arc::new(reserved.unwrap());
     assert_eq!(
@@ -215,11 +216,43 @@ fn growable_memory_grows_in_place() {
     assert_eq!(grow(8 * MIB), Ok(true));
     // A view keeps all of it; what is left goes to who frees.
     drop(memory);
-    assert!(left.try_recv().is_err());
+    assert!(!left.free_one());
     drop(view);
     assert_eq!(free_bytes(), before - 2 * MIB);
-    drop(left.try_recv().unwrap());
+    assert!(left.free_one());
     assert_eq!(free_bytes(), before + 6 * MIB);
+}
+
+#[test]
+fn who_needs_memory_can_wait_for_what_was_given_up() {
+    let (_alone, _) = alone();
+    let device = device(0);
+    let (retired, left) = RetiredQueue::new();
+    let minute = Duration::from_secs(60);
+    let reserve = || GrowableMemory::reserve(&device, 1, Some(retired.clone())).unwrap();
+    assert!(
+        !reserve().wait_until_freed(minute),
+        "nothing to wait for but itself"
+    );
+    assert!(left.free_one());
+    let memory = reserve();
+    assert!(!memory.wait_until_freed(minute), "nothing is left");
+    drop([reserve(), reserve()]);
+    assert!(!memory.wait_until_freed(Duration::ZERO), "nobody frees");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| memory.wait_until_freed(minute));
+        assert!(left.free_one() && left.free_one());
+        // Either it waited, or it came when all was freed.
+        let has_waited = waits.join().unwrap();
+        assert!(has_waited || !memory.wait_until_freed(Duration::ZERO));
+    });
+    // Without a thread that frees, it is freed where it is given up.
+    drop(left);
+    let before = device.memory_info().unwrap().0;
+    drop(memory);
+    drop(reserve());
+    assert_eq!(device.memory_info().unwrap().0, before);
+    assert!(!retired.wait_until_freed(minute));
 }
 
 #[test]

@@ -1,15 +1,18 @@
 //! Device memory of sequences' states that grows where it is.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
 use std::thread;
+use std::time::Duration;
 
-use conch_cuda::{GrowableAddresses, GrowableMemory, TransferError};
+use conch_cuda::{GrowableAddresses, GrowableMemory, RetiredQueue, TransferError};
 use conch_log as log;
 use conch_memory::ByteView;
 
 use super::GpuHost;
 use crate::Error;
+
+/// How long a state that finds no memory waits for memory of states that are over.
+const FREE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Makes the growable buffers of one model. What is left of them is unmapped and freed by a thread
 /// of its own, which ends after the source and its last buffer: whoever drops the last view of one,
@@ -17,7 +20,7 @@ use crate::Error;
 #[derive(Clone, Debug)]
 pub struct GrowableSource {
     /// Holds as many as there are sequences, each once.
-    retired: Sender<GrowableAddresses>,
+    retired: RetiredQueue<GrowableAddresses>,
 }
 
 /// One state's memory: addresses reserved on one device, of which a part from the beginning has
@@ -33,13 +36,9 @@ impl GrowableSource {
     /// # Errors
     /// UNAVAILABLE if the system has no thread.
     pub fn new() -> Result<GrowableSource, Error> {
-        let (retired, left) = mpsc::channel::<GrowableAddresses>();
-        let free = move || {
-            for addresses in left {
-                drop(addresses);
-            }
-        };
-        let spawned = thread::Builder::new().name("states".to_owned()).spawn(free);
+        let (retired, left) = RetiredQueue::new();
+        let builder = thread::Builder::new().name("states".to_owned());
+        let spawned = builder.spawn(|| left.free_all());
         spawned.map_err(|error| {
             Error::unavailable(format!("no thread for the memory of states: {error}"))
         })?;
@@ -77,7 +76,8 @@ impl GrowableSource {
 
 impl GrowableBuffer {
     /// The first `bytes` bytes, which get memory if they have none; new memory is zeros. Blocks in
-    /// the driver if the buffer grows.
+    /// the driver if the buffer grows, and where the device has no memory left until that of states
+    /// of this model which are over is freed, a second at most.
     ///
     /// # Errors
     /// UNAVAILABLE if the addresses (`--cuda-virtual-address-size`) or the device's memory do not
@@ -91,7 +91,15 @@ impl GrowableBuffer {
         };
         if bytes > self.memory.len() {
             let host = GpuHost::current().ok_or_else(|| Error::internal("there is no GPU"))?;
-            let grown = host.memory(i64::from(device_id))?.grow(&self.memory, bytes);
+            let gpu = host.memory(i64::from(device_id))?;
+            let mut grown = gpu.grow(&self.memory, bytes);
+            if let Err(TransferError::Cuda(error)) = grown
+                && error.is_out_of_memory()
+                // Of states that ended before this request came, some may not be freed yet.
+                && self.memory.wait_until_freed(FREE_WAIT_MAX)
+            {
+                grown = gpu.grow(&self.memory, bytes);
+            }
             if !grown.map_err(|error| refused(error.to_string()))? {
                 let limit = self.memory.reserved_bytes();
                 let flag = "--cuda-virtual-address-size";
