@@ -7,8 +7,8 @@ use conch_frontend::LOCKED_BYTES_MIN;
 use conch_net::{limits, uring};
 
 /// Descriptors beside client connections: rings, backends' files, the log.
-const OWN_FILES: u64 = 512;
-const CONNECTIONS_MAX: usize = 65_536;
+pub const OWN_FILES: u64 = 512;
+pub const CONNECTIONS_MAX: usize = 65_536;
 
 pub struct MachineFacts {
     /// One shard per entry.

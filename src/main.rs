@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod diagnosis;
 mod machine;
 mod poll;
 mod signals;
@@ -48,8 +49,13 @@ fn main() -> ExitCode {
     let arguments = match conch_cli::parse_command(std::env::args().skip(1), &environment) {
         Ok(Command::Serve(arguments)) => *arguments,
         Ok(Command::Check(command)) => return check::run(*command),
+        Ok(Command::Doctor(command)) => return diagnosis::run(command),
         Err(EarlyExit::CheckHelp) => {
             print!("{}", conch_cli::check_usage());
+            return ExitCode::SUCCESS;
+        }
+        Err(EarlyExit::DoctorHelp) => {
+            print!("{}", conch_cli::doctor_usage());
             return ExitCode::SUCCESS;
         }
         Err(EarlyExit::Help) => {

@@ -22,9 +22,7 @@ pub async fn run(
     schedule: Schedule,
     record: &RefCell<Record>,
 ) -> Result<(), String> {
-    let limit = schedule
-        .give_up()
-        .saturating_duration_since(Instant::now());
+    let limit = schedule.give_up().saturating_duration_since(Instant::now());
     let exchange = pin!(exchange(target, schedule, record));
     match select(exchange, pin!(Timer::after(limit))).await {
         Either::Left((outcome, _)) => outcome,

@@ -12,6 +12,7 @@ use crate::parse::{parse, parse_beside};
 pub enum Command {
     Serve(Box<Arguments>),
     Check(Box<CheckCommand>),
+    Doctor(DoctorCommand),
 }
 
 /// `conch check`: looks at model repositories and serves nothing.
@@ -24,6 +25,12 @@ pub struct CheckCommand {
     pub prints_json: bool,
 }
 
+/// `conch doctor`: looks at the machine and serves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoctorCommand {
+    pub prints_json: bool,
+}
+
 /// Reads the words after the program's name.
 ///
 /// # Errors
@@ -33,10 +40,28 @@ pub fn parse_command(
     environment: CloudVariables<'_>,
 ) -> Result<Command, EarlyExit> {
     let mut words = words.into_iter().peekable();
-    match words.next_if(|word| word == CHECK) {
+    match words.next_if(|word| [CHECK, DOCTOR].contains(&word.as_str())) {
+        Some(word) if word == DOCTOR => parse_doctor(words).map(Command::Doctor),
         Some(_) => parse_check(words, environment).map(|check| Command::Check(Box::new(check))),
         None => parse(words, environment).map(|arguments| Command::Serve(Box::new(arguments))),
     }
+}
+
+fn parse_doctor(words: impl Iterator<Item = String>) -> Result<DoctorCommand, EarlyExit> {
+    let mut prints_json = false;
+    for word in words {
+        match word.as_str() {
+            "-h" | "--help" => return Err(EarlyExit::DoctorHelp),
+            "--json" => prints_json = true,
+            _ => {
+                return Err(EarlyExit::Bad {
+                    flag: String::new(),
+                    reason: format!("Unexpected argument: {word}\n{DOCTOR_HINT}"),
+                });
+            }
+        }
+    }
+    Ok(DoctorCommand { prints_json })
 }
 
 fn parse_check(
@@ -72,6 +97,8 @@ fn parse_check(
 }
 
 const CHECK: &str = "check";
+const DOCTOR: &str = "doctor";
+const DOCTOR_HINT: &str = "Usage: conch doctor [--json]; 'conch doctor --help' tells more.";
 const HINT: &str = "Usage: conch check REPOSITORY... [--load] [--json] [options]; 'conch check \
                     --help' tells more.";
 
@@ -112,6 +139,25 @@ mod tests {
                 (loads, prints_json),
                 "{line}"
             );
+        }
+    }
+
+    #[test]
+    fn the_doctor_has_one_option() {
+        for (line, prints_json) in [("doctor", false), ("doctor --json", true)] {
+            match parsed(line) {
+                Ok(Command::Doctor(doctor)) => {
+                    assert_eq!(doctor.prints_json, prints_json, "{line}")
+                }
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+        assert_eq!(parsed("doctor -h").unwrap_err(), EarlyExit::DoctorHelp);
+        for line in ["doctor m", "doctor --model-repository=m", "doctor --json=1"] {
+            let Err(EarlyExit::Bad { reason, .. }) = parsed(line) else {
+                panic!("{line}");
+            };
+            assert!(reason.contains("Usage: conch doctor"), "{line}: {reason}");
         }
     }
 

@@ -17,6 +17,8 @@ pub enum EarlyExit {
     Help,
     /// `--help` of `conch check`, likewise.
     CheckHelp,
+    /// `--help` of `conch doctor`, likewise.
+    DoctorHelp,
     /// `--version`: print the version to standard output and exit 0.
     Version,
     /// A bad flag: its name and the reason to standard error, exit 1.

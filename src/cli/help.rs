@@ -41,6 +41,11 @@ pub fn check_usage() -> String {
     text
 }
 
+/// The text of `conch doctor --help`.
+pub fn doctor_usage() -> &'static str {
+    DOCTOR
+}
+
 /// One flag's lines.
 fn line(flag: &Flag, defaults: &mut Arguments) -> String {
     let value = match flag.takes {
@@ -72,11 +77,13 @@ const DEFAULT: &str = "{}";
 const SERVE: &str = "\
 Usage: conch [options]
        conch check REPOSITORY... [--load] [--json] [options]
+       conch doctor [--json]
 
   Serves the models of a Triton model repository over HTTP and gRPC.
   Example: conch --model-repository=/models --backend-directory=/backends
 
   conch check says what is wrong with each model, and serves nothing: see conch check --help.
+  conch doctor says what of this machine slows a server down, and how to change it.
 ";
 
 const CHECK: &str = "\
@@ -104,6 +111,30 @@ Usage: conch check REPOSITORY... [--load] [--json] [options]
 \tstate (OK, READY or FAILED), errors (file, line, column, message) and notes.
 
 Options of the server hold as if it were to serve the repositories. These matter most:
+";
+
+const DOCTOR: &str = "\
+Usage: conch doctor [--json]
+
+  Says what of this machine keeps a server from starting, or slows it down, and how to change that.
+  It serves nothing and changes nothing. Run it as the server is run: by the same user, in the same
+  container or unit, with the same CPUs.
+
+  It looks at io_uring, the limits of locked memory and of open files, the clock source, CPUs and
+  their quota, frequency, sleep states and SMT, NUMA nodes, huge pages, memory limits, swap, shared
+  memory, the backlog of new connections, network interfaces, GPUs and their driver.
+
+  One line per finding, and below it what to do:
+    ok   SUBJECT: WHAT THERE IS
+    note SUBJECT: what depends on what the host is for
+    warn SUBJECT: what makes requests slower than need be
+    FAIL SUBJECT: what keeps a server from starting
+
+  The exit code is 0 if a server would start, and 1 if not.
+
+  --json
+\tPrint one JSON document: findings with subject, state (OK, NOTE, WARNING or FAILED), seen and
+\tadvice.
 ";
 
 /// Flags that change what a check sees.

@@ -29,9 +29,9 @@ mod tests;
 
 pub use arguments::Arguments;
 pub use cloud::CloudVariables;
-pub use command::{CheckCommand, Command, parse_command};
+pub use command::{CheckCommand, Command, DoctorCommand, parse_command};
 pub use flag::EarlyExit;
 pub use grpc::GrpcTlsFlags;
-pub use help::{check_usage, usage, version};
+pub use help::{check_usage, doctor_usage, usage, version};
 pub use network::frontend_options;
 pub use parse::parse;

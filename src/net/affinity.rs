@@ -231,8 +231,8 @@ pub fn quota_cpus() -> Option<f64> {
     }
 }
 
-/// Parses `cpu.max`: `<quota us|max> <period us>`.
-fn parse_quota(text: &str) -> Option<f64> {
+/// The CPUs of a quota, from `cpu.max`: `<quota us|max> <period us>`.
+pub fn parse_quota(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     let (quota, period) = (quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?);
     (quota > 0.0 && period > 0.0).then(|| quota / period)

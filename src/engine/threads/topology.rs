@@ -31,7 +31,9 @@ impl Topology {
         Topology::new(machine, cpus, affinity::quota_cpus())
     }
 
-    pub(crate) fn new(machine: Machine, cpus: Vec<usize>, quota_cpus: Option<f64>) -> Topology {
+    /// What a process has that may use `cpus` of `machine`, of whose time its cgroup grants
+    /// `quota_cpus` CPUs' worth.
+    pub fn new(machine: Machine, cpus: Vec<usize>, quota_cpus: Option<f64>) -> Topology {
         let granted = match quota_cpus {
             // A quota of 1.5 CPUs keeps two threads busy most of the time. Above the mask it does
             // not bind.

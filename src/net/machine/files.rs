@@ -11,18 +11,18 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Entries of a folder; twice as many as the largest hosts have of anything.
 pub(super) const ENTRIES_MAX: usize = 4_096;
 
-/// The files below a root.
-pub(super) struct Tree<'a> {
+/// The files of a system below a root: `/`, or that of a recorded machine.
+pub struct Tree<'a> {
     root: &'a Path,
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(root: &'a Path) -> Tree<'a> {
+    pub fn new(root: &'a Path) -> Tree<'a> {
         Tree { root }
     }
 
     /// The text of a file without blanks at its ends; none if it is absent, too long, or no text.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub fn text(&self, path: &str) -> Option<String> {
         let mut text = String::new();
         let file = File::open(self.path(path)).ok()?;
         file.take(FILE_BYTES_MAX + 1)
@@ -33,17 +33,17 @@ impl<'a> Tree<'a> {
     }
 
     /// A file that is one number.
-    pub(super) fn number(&self, path: &str) -> Option<usize> {
+    pub fn number(&self, path: &str) -> Option<usize> {
         self.text(path)?.parse().ok()
     }
 
     /// A file that is a list of CPUs or nodes.
-    pub(super) fn list(&self, path: &str) -> Option<Vec<usize>> {
+    pub fn list(&self, path: &str) -> Option<Vec<usize>> {
         parse_list(&self.text(path)?)
     }
 
     /// The names in a folder, sorted; none if it is absent.
-    pub(super) fn names(&self, path: &str) -> Vec<String> {
+    pub fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(path)) else {
             return Vec::new();
         };
@@ -55,7 +55,7 @@ impl<'a> Tree<'a> {
         names
     }
 
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub fn has(&self, path: &str) -> bool {
         self.path(path).exists()
     }
 

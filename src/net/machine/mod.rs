@@ -20,7 +20,7 @@ pub use interfaces::NetworkInterface;
 pub use nodes::NumaNode;
 pub use pci::PciLocality;
 
-use files::Tree;
+pub use files::Tree;
 
 /// One machine, as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]

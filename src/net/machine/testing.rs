@@ -20,7 +20,8 @@ pub const CONTAINER: &str = include_str!("tests/container.txt");
 pub struct RecordedMachine(PathBuf);
 
 impl RecordedMachine {
-    /// Writes out `text`, which has a file in each line: `path: content`.
+    /// Writes out `text`, which has a file in each line: `path: content`, where `\n` ends a line of
+    /// the content.
     pub fn new(text: &str) -> RecordedMachine {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +34,7 @@ impl RecordedMachine {
             let path = root.join(path);
             let folder = path.parent().expect("a file is below the root");
             fs::create_dir_all(folder).expect(writable);
-            fs::write(path, format!("{content}\n")).expect(writable);
+            fs::write(path, content.replace("\\n", "\n") + "\n").expect(writable);
         }
         RecordedMachine(root)
     }

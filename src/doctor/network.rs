@@ -1,0 +1,94 @@
+//! The network.
+
+use conch_net::affinity;
+
+use crate::finding::{Finding, FindingState};
+use crate::surroundings::Surroundings;
+
+pub(crate) fn examine(surroundings: &Surroundings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(backlog(surroundings));
+    findings.extend(interfaces(surroundings));
+    findings
+}
+
+/// Clients that a listener asks the system to let wait.
+const BACKLOG_WISHED: usize = 1_024;
+
+fn backlog(surroundings: &Surroundings) -> Option<Finding> {
+    let bound = surroundings.files().number("proc/sys/net/core/somaxconn")?;
+    let seen = format!("net.core.somaxconn is {bound}");
+    Some(match bound < BACKLOG_WISHED {
+        true => Finding::advise(
+            FindingState::Warning,
+            "new connections",
+            seen,
+            "of more clients that connect at the same moment some wait a second or more for their \
+             next try. sysctl net.core.somaxconn=4096",
+        ),
+        false => Finding::ok("new connections", seen),
+    })
+}
+
+/// Interfaces with a link, and whether the CPUs next to them may be used.
+fn interfaces(surroundings: &Surroundings) -> Vec<Finding> {
+    let usable = &surroundings.topology.cpus;
+    let up = surroundings
+        .machine()
+        .interfaces
+        .iter()
+        .filter(|interface| interface.is_up);
+    up.map(|interface| {
+        let near = &interface.locality.cpus;
+        let name = &interface.name;
+        if near.is_empty() {
+            return Finding::ok("network interface", format!("{name}, as near to all CPUs"));
+        }
+        let seen = format!("{name} is next to CPUs {}", affinity::list_text(near));
+        match near.iter().any(|cpu| usable.contains(cpu)) {
+            true => Finding::ok("network interface", seen),
+            false => Finding::advise(
+                FindingState::Warning,
+                "network interface",
+                seen,
+                "none of these CPUs may be used by this process, so what it receives crosses to \
+                 another node. Allow some of them: CPUAffinity= of systemd, taskset, \
+                 --cpuset-cpus of a container.",
+            ),
+        }
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Recorded;
+    use conch_net::machine::testing::{CONTAINER, TWO_SOCKETS};
+
+    #[test]
+    fn a_short_backlog_is_told() {
+        for (bound, state) in [(128, FindingState::Warning), (4_096, FindingState::Ok)] {
+            let text = format!("proc/sys/net/core/somaxconn: {bound}\n");
+            let finding = backlog(&Recorded::new(&text, 2).surroundings()).unwrap();
+            assert_eq!(finding.state, state);
+        }
+        assert_eq!(backlog(&Recorded::new("", 2).surroundings()), None);
+    }
+
+    #[test]
+    fn an_interface_wants_a_cpu_next_to_it() {
+        let near = interfaces(&Recorded::new(TWO_SOCKETS, 32).surroundings());
+        assert!(!near.is_empty());
+        assert!(near.iter().all(|finding| finding.state == FindingState::Ok));
+        let recorded = Recorded::new(TWO_SOCKETS, 32);
+        let mut surroundings = recorded.surroundings();
+        surroundings.topology.cpus = (8..16).collect();
+        let far = interfaces(&surroundings);
+        assert!(
+            far.iter()
+                .all(|finding| finding.state == FindingState::Warning)
+        );
+        assert!(interfaces(&Recorded::new(CONTAINER, 4).surroundings()).is_empty());
+    }
+}
