@@ -6,7 +6,7 @@
 //! slept or was woken.
 //!
 //! That pays for quick answers only, and where nobody else wants the CPU: one that computes for
-//! long, or a stranger, would keep it for a scheduler's slice: at most 3 ms once in 4,096
+//! long, or a stranger, would keep it for a scheduler's slice: at most 9 ms in 4,096
 //! occasions, as offers that brought no answer in time make the next ones rare.
 
 use std::time::{Duration, Instant};
@@ -34,6 +34,11 @@ impl CpuOffers {
     /// Notes an occasion. Whether to offer the CPU.
     pub fn is_due(&self) -> bool {
         self.backoff.is_due()
+    }
+
+    /// Notes an occasion that is not used, so that those which are skipped pass.
+    pub fn pass(&self) {
+        self.backoff.is_due();
     }
 
     /// Offers the CPU until `look` finds something or patience ends.
@@ -97,10 +102,23 @@ mod tests {
             (1, ABSENCE_MAX + Duration::from_nanos(1), true, false),
         ] {
             let offers = CpuOffers::new();
-            assert!(offers.is_due());
-            let found = offer(&offers, looks, step);
-            assert_eq!(found, answers.then_some(looks), "{looks} {step:?}");
+            for _ in 0..3 {
+                assert!(offers.is_due());
+                let found = offer(&offers, looks, step);
+                assert_eq!(found, answers.then_some(looks), "{looks} {step:?}");
+            }
             assert_eq!(offers.is_due(), pays, "{looks} {step:?}");
         }
+    }
+
+    #[test]
+    fn occasions_that_are_not_used_count() {
+        let offers = CpuOffers::new();
+        for _ in 0..3 {
+            assert!(offers.is_due());
+            assert_eq!(offer(&offers, 4, PATIENCE / 2), None);
+        }
+        (0..4).for_each(|_| offers.pass());
+        assert!(offers.is_due());
     }
 }

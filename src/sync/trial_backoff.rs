@@ -5,15 +5,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Occasions that are skipped after failures, at most.
 const SKIPS_MAX: u32 = 1 << 12;
 
-/// Whether to try on the next occasion, as far as trials paid before. Each that did not has four
-/// times as many occasions skipped as the one before (4 at first, 4,096 at most), each that did one
-/// half as many: trials go on where at least two of three pay.
+/// Trials one after the other of which one has to pay: the first after a pause finds caches cold
+/// and threads asleep, and says little of those that follow.
+const RUN: u32 = 3;
+
+/// Whether to try on the next occasion, as far as trials paid before. A run of three in a row that
+/// did not pay has four times as many occasions skipped as the one before (4 at first, 4,096 at
+/// most), each trial that did one half as many: trials go on where at least two of three runs have
+/// one that pays.
 ///
 /// Several threads may share one. Relaxed: a count that is lost among them does no harm.
 #[derive(Debug)]
 pub struct TrialBackoff {
     skips_left: AtomicU32,
     penalty: AtomicU32,
+    /// Trials since the last pause, or since one paid.
+    failed_count: AtomicU32,
 }
 
 impl TrialBackoff {
@@ -22,6 +29,7 @@ impl TrialBackoff {
         TrialBackoff {
             skips_left: AtomicU32::new(first_count),
             penalty: AtomicU32::new(0),
+            failed_count: AtomicU32::new(0),
         }
     }
 
@@ -34,8 +42,20 @@ impl TrialBackoff {
         left == 0
     }
 
-    /// Notes whether a trial has paid. True if it is the first that did not, after ones that did.
+    /// Notes whether a trial has paid. True if it ends the first run that did not, after ones that
+    /// did.
     pub fn note(&self, has_paid: bool) -> bool {
+        let failed_count = self.failed_count.load(Ordering::Relaxed);
+        let failed_count_now = match has_paid {
+            true => 0,
+            false => (failed_count + 1) % RUN,
+        };
+        if failed_count_now != failed_count {
+            self.failed_count.store(failed_count_now, Ordering::Relaxed);
+        }
+        if failed_count_now > 0 {
+            return false;
+        }
         let before = self.penalty.load(Ordering::Relaxed);
         let penalty = match has_paid {
             true => before / 2,
@@ -71,22 +91,53 @@ mod tests {
     fn failures_make_trials_rare_and_successes_bring_them_back() {
         let backoff = TrialBackoff::skipping(16);
         assert_eq!(tried(&backoff, 20, true), [16, 17, 18, 19]);
-        assert_eq!(tried(&backoff, 100, false), [0, 5, 22, 87]);
-        // 244 are left to skip, then half as many each time.
-        assert_eq!(tried(&backoff, 245, true), [244]);
+        let rarer = [0, 1, 2, 7, 8, 9, 26, 27, 28, 93, 94, 95];
+        assert_eq!(tried(&backoff, 100, false), rarer);
+        // 252 are left to skip, then half as many each time.
+        assert_eq!(tried(&backoff, 253, true), [252]);
         assert_eq!(tried(&backoff, 1000, true)[..2], [128, 193]);
         assert_eq!(tried(&backoff, 3, true), [0, 1, 2]);
         tried(&backoff, 1_000_000, false);
         let rarest = tried(&backoff, 3 * SKIPS_MAX, false);
-        assert_eq!(rarest[1] - rarest[0], SKIPS_MAX + 1);
+        let pauses: Vec<u32> = rarest.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.contains(&(SKIPS_MAX + 1)), "{pauses:?}");
+        assert!(
+            pauses
+                .iter()
+                .all(|pause| [1, SKIPS_MAX + 1].contains(pause))
+        );
+    }
+
+    #[test]
+    fn the_first_after_a_pause_may_fail() {
+        let backoff = TrialBackoff::skipping(0);
+        tried(&backoff, 200, false);
+        // Each time the first of a run fails, and the second pays.
+        let mut runs = 0;
+        for number in 0..100_000 {
+            if backoff.is_due() {
+                backoff.note(false);
+                if backoff.is_due() {
+                    backoff.note(true);
+                    runs += 1;
+                }
+            } else if number > 2_000 {
+                panic!("trials are not back after {number} occasions");
+            }
+        }
+        assert!(runs > 90_000, "{runs}");
     }
 
     #[test]
     fn only_the_first_failure_is_told() {
         let backoff = TrialBackoff::skipping(0);
-        let told: Vec<bool> = [true, false, false, true, true, true, false]
-            .map(|has_paid| backoff.note(has_paid))
-            .into();
-        assert_eq!(told, [false, true, false, false, false, false, false]);
+        let told = |outcomes: &[bool]| -> Vec<bool> {
+            let told = outcomes.iter().map(|has_paid| backoff.note(*has_paid));
+            told.collect()
+        };
+        assert_eq!(told(&[true, false, false, true]), [false; 4]);
+        assert_eq!(told(&[false; 6]), [false, false, true, false, false, false]);
+        assert_eq!(told(&[true; 10]), [false; 10]);
+        assert_eq!(told(&[false; 3]), [false, false, true]);
     }
 }

@@ -176,6 +176,7 @@ impl Execution {
                 (Some(message), sent)
             }
         };
+        self.process.pass_offer();
         let reply = self.process.reply(sent.command, None);
         drop(message);
         self.take(host, batch, requests, sent, reply)

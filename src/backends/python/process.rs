@@ -244,6 +244,12 @@ impl StubProcess {
         Ok(reply)
     }
 
+    /// The reply is waited for asleep. Where executions in other threads do not pay for a while,
+    /// offers are due again as soon as those executions are.
+    pub(crate) fn pass_offer(&self) {
+        self.cpu_offers.pass();
+    }
+
     /// Waits for the reply as [`StubProcess::reply`] does, and has a look at its text. The reply is
     /// still to be taken.
     ///

@@ -10,7 +10,7 @@
 //! may a message of another thread be handled, or the end of the connection be noticed. None begins
 //! after [`BEGIN_NS_MAX`] of a turn: so late may a timer fire, and the only ones that run then are
 //! those of idle connections. Requests with a deadline are not waited for. Where clients or models
-//! take longer than a wait, waits are in vain, and become rare: 250 us in 4,096 requests.
+//! take longer than a wait, waits are in vain, and become rare: 750 us in 4,096 requests.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
