@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use conch_cli::DoctorCommand;
-use conch_doctor::{Needs, Surroundings, examine};
+use conch_doctor::{HostFacts, Requirements, examine};
 use conch_frontend::LOCKED_BYTES_MIN;
 
 use crate::machine::{CONNECTIONS_MAX, OWN_FILES};
@@ -12,11 +12,11 @@ use crate::machine::{CONNECTIONS_MAX, OWN_FILES};
 /// Looks at the machine, prints the report to the standard output, and says what the program ends
 /// with.
 pub fn run(command: DoctorCommand) -> ExitCode {
-    let needs = Needs {
+    let needs = Requirements {
         open_files: CONNECTIONS_MAX as u64 + OWN_FILES,
         locked_bytes: LOCKED_BYTES_MIN,
     };
-    let report = examine(&Surroundings::here(), &needs);
+    let report = examine(&HostFacts::here(), &needs);
     let text = match command.prints_json {
         true => report.to_json() + "\n",
         false => report.to_lines(),

@@ -23,7 +23,7 @@ use conch_bench::executor;
 use conch_executor::{LocalExecutor, Options, Task, spawn};
 use futures_util::future::join_all;
 use record::Record;
-use schedule::{Arrivals, Late, Offer, Schedule};
+use schedule::{Arrivals, LatePolicy, Offer, Schedule};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ fn main() {
     let path = arguments.take("path", path.to_owned());
     let rate: f64 = arguments.take("rate", 1000.0);
     let arrivals = arguments.take("arrivals", Arrivals::Even);
-    let late = arguments.take("late", Late::Send);
+    let late = arguments.take("late", LatePolicy::Send);
     let connection_count: usize = arguments.take("connections", 8);
     let warm_up = Duration::from_secs_f64(arguments.take("warm-up-seconds", 1.0));
     let measured = Duration::from_secs_f64(arguments.take("seconds", 10.0));

@@ -30,19 +30,19 @@ pub struct Offer {
     pub rate: f64,
     pub connection_count: usize,
     pub arrivals: Arrivals,
-    pub late: Late,
+    pub late: LatePolicy,
 }
 
 /// What is done about requests that fall due before the one ahead of them is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Late {
+pub enum LatePolicy {
     /// They are sent late, and their latency counts from when they were due.
     Send,
     /// They are not sent, but for the last one, whose latency counts from when it is sent.
     Skip,
 }
 
-impl std::str::FromStr for Late {
+impl std::str::FromStr for LatePolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -56,7 +56,7 @@ impl std::str::FromStr for Late {
 
 /// When the next request is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct DueRequest {
     pub due: Instant,
     /// Requests before it that are not sent.
     pub skipped_count: u64,
@@ -96,7 +96,7 @@ fn uniform(state: &mut u64) -> f64 {
 pub struct Schedule {
     due: Instant,
     gaps: Gaps,
-    late: Late,
+    late: LatePolicy,
     measured_from: Instant,
     end: Instant,
 }
@@ -134,11 +134,11 @@ impl Schedule {
     }
 
     /// The next request's turn at `now`; `None` when the run is over.
-    pub fn next(&mut self, now: Instant) -> Option<Turn> {
+    pub fn next(&mut self, now: Instant) -> Option<DueRequest> {
         let mut due = if self.is_closed() { now } else { self.due };
         self.due += self.gaps.next();
         let mut skipped_count = 0;
-        if self.late == Late::Skip && due < now {
+        if self.late == LatePolicy::Skip && due < now {
             due = now;
             while self.due <= now {
                 // Distances may be shorter than the clock tells.
@@ -146,7 +146,7 @@ impl Schedule {
                 skipped_count += 1;
             }
         }
-        (due < self.end).then_some(Turn { due, skipped_count })
+        (due < self.end).then_some(DueRequest { due, skipped_count })
     }
 
     /// Whether each request waits for the answer to the one before.
@@ -176,7 +176,7 @@ mod tests {
             rate,
             connection_count,
             arrivals,
-            late: Late::Send,
+            late: LatePolicy::Send,
         }
     }
 
@@ -242,8 +242,14 @@ mod tests {
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         // One request per 100 ms; those of 0, 350, 350, 350 and 600 ms are asked for.
         for (late, expected) in [
-            (Late::Send, [(0, 0), (100, 0), (200, 0), (300, 0), (400, 0)]),
-            (Late::Skip, [(0, 0), (350, 2), (400, 0), (500, 0), (600, 0)]),
+            (
+                LatePolicy::Send,
+                [(0, 0), (100, 0), (200, 0), (300, 0), (400, 0)],
+            ),
+            (
+                LatePolicy::Skip,
+                [(0, 0), (350, 2), (400, 0), (500, 0), (600, 0)],
+            ),
         ] {
             let offer = Offer {
                 late,
@@ -251,7 +257,7 @@ mod tests {
             };
             let mut schedule = Schedule::new(start, Duration::ZERO, SECOND, offer, 0);
             let turns = [0, 350, 350, 350, 600].map(|now| schedule.next(at(now)));
-            let expected = expected.map(|(due, skipped_count)| Turn {
+            let expected = expected.map(|(due, skipped_count)| DueRequest {
                 due: at(due),
                 skipped_count,
             });

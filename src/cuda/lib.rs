@@ -43,6 +43,6 @@ pub use module::{Function, KernelError, Module};
 pub use monitor::{GpuMonitor, GpuReading, MonitorAbsent};
 pub use pinned::PinnedMemory;
 pub use pool::{DevicePool, MemoryPool, PinnedPool, PoolBlock, PoolMemory, PoolUsage};
-pub use retired::{RetiredMemory, RetiredQueue};
+pub use retired::{Reclaimer, RetiredQueue};
 pub use stream::Stream;
 pub use transfer::TransferError;

@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct RetiredQueue<T> {
     sender: Sender<T>,
-    progress: Arc<FreeingProgress>,
+    progress: Arc<ReclaimProgress>,
 }
 
 /// The end of a [`RetiredQueue`] where memory is freed.
 #[derive(Debug)]
-pub struct RetiredMemory<T> {
+pub struct Reclaimer<T> {
     receiver: Receiver<T>,
-    progress: Arc<FreeingProgress>,
+    progress: Arc<ReclaimProgress>,
 }
 
 #[derive(Debug, Default)]
-struct FreeingProgress {
-    counts: Mutex<Counts>,
+struct ReclaimProgress {
+    counts: Mutex<ReclaimCounts>,
     is_freed: Condvar,
 }
 
 /// Since the queue was made. It is freed in the order in which it comes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct ReclaimCounts {
     retired: u64,
     freed: u64,
 }
@@ -41,10 +41,10 @@ impl<T> Clone for RetiredQueue<T> {
 }
 
 impl<T> RetiredQueue<T> {
-    pub fn new() -> (RetiredQueue<T>, RetiredMemory<T>) {
+    pub fn new() -> (RetiredQueue<T>, Reclaimer<T>) {
         let (sender, receiver) = mpsc::channel();
-        let progress = Arc::<FreeingProgress>::default();
-        let memory = RetiredMemory {
+        let progress = Arc::<ReclaimProgress>::default();
+        let memory = Reclaimer {
             receiver,
             progress: Arc::clone(&progress),
         };
@@ -78,9 +78,9 @@ impl<T> RetiredQueue<T> {
     }
 }
 
-impl<T> RetiredMemory<T> {
+impl<T> Reclaimer<T> {
     /// Frees what comes until the last [`RetiredQueue`] is gone. Blocks in the driver.
-    pub fn free_all(self) {
+    pub fn run(self) {
         while self.free_next() {}
     }
 
@@ -94,8 +94,8 @@ impl<T> RetiredMemory<T> {
     }
 }
 
-impl FreeingProgress {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
+impl ReclaimProgress {
+    fn lock(&self) -> MutexGuard<'_, ReclaimCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,7 +106,7 @@ impl FreeingProgress {
 }
 
 #[cfg(test)]
-impl<T> RetiredMemory<T> {
+impl<T> Reclaimer<T> {
     /// Frees one, if there is one.
     pub(crate) fn free_one(&self) -> bool {
         let Ok(memory) = self.receiver.try_recv() else {

@@ -3,24 +3,24 @@
 use conch_net::affinity;
 
 use crate::finding::{Finding, FindingState};
-use crate::surroundings::Surroundings;
+use crate::host_facts::HostFacts;
 
-pub(crate) fn examine(surroundings: &Surroundings) -> Vec<Finding> {
-    let mut findings = vec![granted(surroundings)];
-    findings.extend(quota(surroundings));
-    findings.extend(governor(surroundings));
-    findings.extend(sleep_states(surroundings));
-    findings.push(threads_of_cores(surroundings));
-    findings.extend(nodes(surroundings));
+pub(crate) fn examine(host: &HostFacts) -> Vec<Finding> {
+    let mut findings = vec![granted(host)];
+    findings.extend(quota(host));
+    findings.extend(governor(host));
+    findings.extend(sleep_states(host));
+    findings.push(threads_of_cores(host));
+    findings.extend(nodes(host));
     findings
 }
 
 /// Fewer leave no CPU to cores while all shards are busy.
 const CPUS_WISHED: usize = 2;
 
-fn granted(surroundings: &Surroundings) -> Finding {
-    let topology = &surroundings.topology;
-    let online = surroundings.machine().cpus.len();
+fn granted(host: &HostFacts) -> Finding {
+    let topology = &host.topology;
+    let online = host.machine().cpus.len();
     let list = affinity::list_text(&topology.cpus);
     let seen = format!("{} of {online} (CPUs {list})", topology.cpus.len());
     match topology.cpus.len() < CPUS_WISHED && online >= CPUS_WISHED {
@@ -36,19 +36,19 @@ fn granted(surroundings: &Surroundings) -> Finding {
 }
 
 /// A quota stops all threads until the next period once it is used up, which the tail shows.
-fn quota(surroundings: &Surroundings) -> Option<Finding> {
-    let topology = &surroundings.topology;
-    let narrowest = surroundings
+fn quota(host: &HostFacts) -> Option<Finding> {
+    let topology = &host.topology;
+    let narrowest = host
         .control_group_values("cpu.max")
         .iter()
         .filter_map(|text| affinity::parse_quota(text))
         .min_by(f64::total_cmp);
     let Some(cpus) = narrowest else {
-        return surroundings
+        return host
             .control_group()
             .map(|_| Finding::ok("CPU quota", "none"));
     };
-    let stopped = stopped_periods(surroundings);
+    let stopped = stopped_periods(host);
     let mut seen = format!("{cpus:.1} CPUs' time for {} CPUs", topology.cpus.len());
     if let Some((stopped, all)) = stopped {
         seen.push_str(&format!(", used up in {stopped} of {all} periods so far"));
@@ -64,9 +64,9 @@ fn quota(surroundings: &Surroundings) -> Option<Finding> {
 }
 
 /// Of the own control group: periods in which the quota was used up, and all.
-fn stopped_periods(surroundings: &Surroundings) -> Option<(u64, u64)> {
-    let folder = surroundings.control_group()?;
-    let text = surroundings.files().text(&format!("{folder}/cpu.stat"))?;
+fn stopped_periods(host: &HostFacts) -> Option<(u64, u64)> {
+    let folder = host.control_group()?;
+    let text = host.files().text(&format!("{folder}/cpu.stat"))?;
     let value = |name: &str| {
         let mut lines = text.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -76,18 +76,13 @@ fn stopped_periods(surroundings: &Surroundings) -> Option<(u64, u64)> {
     (all > 0).then_some((stopped, all))
 }
 
-fn governor(surroundings: &Surroundings) -> Option<Finding> {
-    let files = surroundings.files();
+fn governor(host: &HostFacts) -> Option<Finding> {
+    let files = host.files();
     let of_cpu = |cpu: &usize| {
         let file = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
         Some((*cpu, files.text(&file)?))
     };
-    let known: Vec<(usize, String)> = surroundings
-        .topology
-        .cpus
-        .iter()
-        .filter_map(of_cpu)
-        .collect();
+    let known: Vec<(usize, String)> = host.topology.cpus.iter().filter_map(of_cpu).collect();
     let (_, first) = known.first()?;
     let slow: Vec<usize> = known
         .iter()
@@ -111,9 +106,9 @@ fn governor(surroundings: &Surroundings) -> Option<Finding> {
 /// A CPU that takes longer than this to wake shows in the latency of small requests.
 const WAKE_US_MAX: usize = 20;
 
-fn sleep_states(surroundings: &Surroundings) -> Option<Finding> {
-    let files = surroundings.files();
-    let cpu = surroundings.topology.cpus.first()?;
+fn sleep_states(host: &HostFacts) -> Option<Finding> {
+    let files = host.files();
+    let cpu = host.topology.cpus.first()?;
     let folder = format!("sys/devices/system/cpu/cpu{cpu}/cpuidle");
     let state = |name: String| {
         let in_state = |file: &str| format!("{folder}/{name}/{file}");
@@ -141,10 +136,10 @@ fn sleep_states(surroundings: &Surroundings) -> Option<Finding> {
     })
 }
 
-fn threads_of_cores(surroundings: &Surroundings) -> Finding {
-    let usable = &surroundings.topology.cpus;
+fn threads_of_cores(host: &HostFacts) -> Finding {
+    let usable = &host.topology.cpus;
     let shares_core = |cpu: &&usize| {
-        let siblings = surroundings.machine().cpu(**cpu).map(|cpu| &*cpu.siblings);
+        let siblings = host.machine().cpu(**cpu).map(|cpu| &*cpu.siblings);
         let mut others = siblings.into_iter().flatten();
         others.any(|other| other != *cpu && usable.contains(other))
     };
@@ -164,9 +159,9 @@ fn threads_of_cores(surroundings: &Surroundings) -> Finding {
     }
 }
 
-fn nodes(surroundings: &Surroundings) -> Option<Finding> {
-    let machine = surroundings.machine();
-    let usable = machine.nodes_of(&surroundings.topology.cpus);
+fn nodes(host: &HostFacts) -> Option<Finding> {
+    let machine = host.machine();
+    let usable = machine.nodes_of(&host.topology.cpus);
     if machine.nodes.len() < 2 || usable.len() < 2 {
         return None;
     }
@@ -183,7 +178,7 @@ fn nodes(surroundings: &Surroundings) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Recorded, about};
+    use crate::testing::{RecordedHost, about};
     use conch_net::machine::testing::{TWO_SOCKETS, WORKSTATION};
 
     #[test]
@@ -191,14 +186,14 @@ mod tests {
         let text = "proc/self/cgroup: 0::/a/b\nsys/fs/cgroup/a/b/cpu.max: max 100000\n\
                     sys/fs/cgroup/a/cpu.max: 150000 100000\n\
                     sys/fs/cgroup/a/b/cpu.stat: usage_usec 9\\nnr_periods 40\\nnr_throttled 3\n";
-        let finding = quota(&Recorded::new(text, 4).limited(Some(1.5))).unwrap();
+        let finding = quota(&RecordedHost::new(text, 4).limited(Some(1.5))).unwrap();
         assert_eq!(finding.state, FindingState::Warning);
         let expected = "1.5 CPUs' time for 4 CPUs, used up in 3 of 40 periods so far";
         assert_eq!(finding.seen, expected);
         let text = "proc/self/cgroup: 0::/a\nsys/fs/cgroup/a/cpu.max: max 100000\n";
-        let finding = quota(&Recorded::new(text, 4).surroundings()).unwrap();
+        let finding = quota(&RecordedHost::new(text, 4).host()).unwrap();
         assert_eq!(finding.state, FindingState::Ok);
-        assert_eq!(quota(&Recorded::new("", 4).surroundings()), None);
+        assert_eq!(quota(&RecordedHost::new("", 4).host()), None);
     }
 
     #[test]
@@ -224,10 +219,10 @@ mod tests {
             ),
         ] {
             let text = of(0, governors[0]) + &of(1, governors[1]);
-            let finding = governor(&Recorded::new(&text, 2).surroundings()).unwrap();
+            let finding = governor(&RecordedHost::new(&text, 2).host()).unwrap();
             assert_eq!((finding.state, finding.seen.as_str()), (state, seen));
         }
-        assert_eq!(governor(&Recorded::new("", 2).surroundings()), None);
+        assert_eq!(governor(&RecordedHost::new("", 2).host()), None);
     }
 
     #[test]
@@ -237,24 +232,24 @@ mod tests {
             "{folder}/state0/latency: 0\n{folder}/state0/name: POLL\n{folder}/state1/latency: 2\n\
              {folder}/state1/name: C1\n{folder}/state2/latency: 133\n{folder}/state2/name: C6\n"
         );
-        let finding = sleep_states(&Recorded::new(&text, 2).surroundings()).unwrap();
+        let finding = sleep_states(&RecordedHost::new(&text, 2).host()).unwrap();
         assert_eq!(finding.state, FindingState::Note);
         assert_eq!(finding.seen, "the deepest is C6, left within 133 us");
         let text = format!("{text}{folder}/state2/disable: 1\n");
-        let finding = sleep_states(&Recorded::new(&text, 2).surroundings()).unwrap();
+        let finding = sleep_states(&RecordedHost::new(&text, 2).host()).unwrap();
         assert_eq!(finding.state, FindingState::Ok);
     }
 
     #[test]
     fn cores_and_nodes_are_told_where_there_are_several() {
-        let findings = examine(&Recorded::new(TWO_SOCKETS, 32).surroundings());
+        let findings = examine(&RecordedHost::new(TWO_SOCKETS, 32).host());
         let seen = "32 of 32 CPUs share their core with another";
         assert_eq!(about(&findings, "SMT").seen, seen);
         assert_eq!(
             about(&findings, "NUMA nodes").seen,
             "the CPUs are of nodes 0-1"
         );
-        let findings = examine(&Recorded::new(WORKSTATION, 8).surroundings());
+        let findings = examine(&RecordedHost::new(WORKSTATION, 8).host());
         assert_eq!(about(&findings, "SMT").state, FindingState::Ok);
         assert!(
             !findings
@@ -262,7 +257,7 @@ mod tests {
                 .any(|finding| finding.subject == "NUMA nodes")
         );
         assert_eq!(about(&findings, "CPUs").state, FindingState::Ok);
-        let findings = examine(&Recorded::new(WORKSTATION, 1).surroundings());
+        let findings = examine(&RecordedHost::new(WORKSTATION, 1).host());
         assert_eq!(about(&findings, "CPUs").state, FindingState::Note);
     }
 }

@@ -4,16 +4,16 @@ use conch_cuda::{DeviceProperties, DriverAbsent};
 use conch_net::affinity;
 
 use crate::finding::{Finding, FindingState};
-use crate::surroundings::{GpuDriver, Surroundings};
+use crate::host_facts::{GpuDriver, HostFacts};
 use crate::system::bytes;
 
-pub(crate) fn examine(surroundings: &Surroundings) -> Vec<Finding> {
-    let present = addresses(surroundings);
-    match &surroundings.gpus {
+pub(crate) fn examine(host: &HostFacts) -> Vec<Finding> {
+    let present = addresses(host);
+    match &host.gpus {
         Ok(driver) => {
-            let mut findings = vec![version(surroundings, driver, &present)];
+            let mut findings = vec![version(host, driver, &present)];
             let devices = driver.devices.as_deref().unwrap_or_default();
-            findings.extend(devices.iter().map(|device| place(surroundings, device)));
+            findings.extend(devices.iter().map(|device| place(host, device)));
             findings
         }
         Err(absent) => vec![without_driver(absent, &present)],
@@ -25,9 +25,9 @@ const VENDOR: &str = "0x10de";
 const CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 
 /// The PCI addresses of GPUs that the machine has, whether or not a driver serves them.
-fn addresses(surroundings: &Surroundings) -> Vec<String> {
+fn addresses(host: &HostFacts) -> Vec<String> {
     const DEVICES: &str = "sys/bus/pci/devices";
-    let files = surroundings.files();
+    let files = host.files();
     let is_gpu = |address: &String| {
         let text = |name: &str| files.text(&format!("{DEVICES}/{address}/{name}"));
         let class = text("class").unwrap_or_default();
@@ -39,9 +39,9 @@ fn addresses(surroundings: &Surroundings) -> Vec<String> {
     addresses
 }
 
-fn version(surroundings: &Surroundings, driver: &GpuDriver, present: &[String]) -> Finding {
+fn version(host: &HostFacts, driver: &GpuDriver, present: &[String]) -> Finding {
     let (major, minor) = driver.version;
-    let mut seen = match module_version(surroundings) {
+    let mut seen = match module_version(host) {
         Some(version) => format!("{version}, CUDA {major}.{minor}"),
         None => format!("CUDA {major}.{minor}"),
     };
@@ -70,8 +70,8 @@ fn version(surroundings: &Surroundings, driver: &GpuDriver, present: &[String]) 
 }
 
 /// Of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`.
-fn module_version(surroundings: &Surroundings) -> Option<String> {
-    let text = surroundings.files().text("proc/driver/nvidia/version")?;
+fn module_version(host: &HostFacts) -> Option<String> {
+    let text = host.files().text("proc/driver/nvidia/version")?;
     let line = text.lines().next()?;
     let is_version = |word: &&str| {
         word.contains('.')
@@ -108,11 +108,8 @@ fn without_driver(absent: &DriverAbsent, present: &[String]) -> Finding {
 }
 
 /// Where a GPU is, and whether the CPUs next to it may be used.
-fn place(surroundings: &Surroundings, device: &DeviceProperties) -> Finding {
-    let near = surroundings
-        .machine()
-        .pci_locality(&device.pci_address)
-        .cpus;
+fn place(host: &HostFacts, device: &DeviceProperties) -> Finding {
+    let near = host.machine().pci_locality(&device.pci_address).cpus;
     let mut seen = format!(
         "{}: {} of {} at {}",
         device.ordinal,
@@ -124,7 +121,7 @@ fn place(surroundings: &Surroundings, device: &DeviceProperties) -> Finding {
         return Finding::ok("GPU", seen);
     }
     seen.push_str(&format!(", next to CPUs {}", affinity::list_text(&near)));
-    let usable = &surroundings.topology.cpus;
+    let usable = &host.topology.cpus;
     match near.iter().any(|cpu| usable.contains(cpu)) {
         true => Finding::ok("GPU", seen),
         false => Finding::advise(
@@ -141,7 +138,7 @@ fn place(surroundings: &Surroundings, device: &DeviceProperties) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Recorded, about};
+    use crate::testing::{RecordedHost, about};
     use conch_cuda::ComputeCapability;
 
     const GPU: &str = "sys/bus/pci/devices/0000:3b:00.0/vendor: 0x10de\n\
@@ -166,14 +163,14 @@ mod tests {
 
     #[test]
     fn a_gpu_without_its_driver_is_told() {
-        let recorded = Recorded::new(GPU, 8);
-        let mut surroundings = recorded.surroundings();
+        let recorded = RecordedHost::new(GPU, 8);
+        let mut host = recorded.host();
         for (absent, word) in [
             (DriverAbsent::NoLibrary, "--gpus=all"),
             (DriverAbsent::TooOld("cuX"), "CUDA 12"),
         ] {
-            surroundings.gpus = Err(absent);
-            let findings = examine(&surroundings);
+            host.gpus = Err(absent);
+            let findings = examine(&host);
             let finding = about(&findings, "GPU driver");
             assert_eq!(finding.state, FindingState::Warning);
             assert!(
@@ -185,42 +182,39 @@ mod tests {
                 "{finding:?}"
             );
         }
-        let findings = examine(&Recorded::new("", 8).surroundings());
+        let findings = examine(&RecordedHost::new("", 8).host());
         assert_eq!(about(&findings, "GPU driver").state, FindingState::Ok);
     }
 
     #[test]
     fn a_gpu_wants_a_cpu_next_to_it() {
-        let recorded = Recorded::new(GPU, 8);
-        let mut surroundings = recorded.surroundings();
+        let recorded = RecordedHost::new(GPU, 8);
+        let mut host = recorded.host();
         let driver = |devices| {
             Ok(GpuDriver {
                 version: (12, 8),
                 devices,
             })
         };
-        surroundings.gpus = driver(Ok(vec![device()]));
-        let findings = examine(&surroundings);
+        host.gpus = driver(Ok(vec![device()]));
+        let findings = examine(&host);
         assert_eq!(about(&findings, "GPU driver").seen, "550.54.15, CUDA 12.8");
         let expected = "0: NVIDIA H200 of 139 GiB at 0000:3b:00.0, next to CPUs 4-7";
         assert_eq!(about(&findings, "GPU").seen, expected);
         assert_eq!(about(&findings, "GPU").state, FindingState::Ok);
-        surroundings.topology.cpus = vec![0, 1];
-        assert_eq!(
-            about(&examine(&surroundings), "GPU").state,
-            FindingState::Warning
-        );
-        surroundings.gpus = driver(Ok(Vec::new()));
-        let findings = examine(&surroundings);
+        host.topology.cpus = vec![0, 1];
+        assert_eq!(about(&examine(&host), "GPU").state, FindingState::Warning);
+        host.gpus = driver(Ok(Vec::new()));
+        let findings = examine(&host);
         assert_eq!(about(&findings, "GPU driver").state, FindingState::Note);
         assert!(
             about(&findings, "GPU driver")
                 .seen
                 .ends_with("shows 0 of 1 GPUs")
         );
-        surroundings.gpus = driver(Err(String::from("lost")));
+        host.gpus = driver(Err(String::from("lost")));
         assert_eq!(
-            about(&examine(&surroundings), "GPU driver").state,
+            about(&examine(&host), "GPU driver").state,
             FindingState::Warning
         );
     }

@@ -1,21 +1,21 @@
 //! Memory: huge pages, what a control group allows, what is swapped, and what processes share.
 
 use crate::finding::{Finding, FindingState};
-use crate::surroundings::Surroundings;
+use crate::host_facts::HostFacts;
 use crate::system::bytes;
 
-pub(crate) fn examine(surroundings: &Surroundings) -> Vec<Finding> {
+pub(crate) fn examine(host: &HostFacts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(huge_pages(surroundings));
-    findings.extend(limit(surroundings));
-    findings.extend(swap(surroundings));
-    findings.extend(overcommit(surroundings));
-    findings.push(shared(surroundings));
+    findings.extend(huge_pages(host));
+    findings.extend(limit(host));
+    findings.extend(swap(host));
+    findings.extend(overcommit(host));
+    findings.push(shared(host));
     findings
 }
 
-fn huge_pages(surroundings: &Surroundings) -> Option<Finding> {
-    let text = surroundings
+fn huge_pages(host: &HostFacts) -> Option<Finding> {
+    let text = host
         .files()
         .text("sys/kernel/mm/transparent_hugepage/enabled")?;
     // The one in force stands in brackets.
@@ -42,8 +42,8 @@ fn huge_pages(surroundings: &Surroundings) -> Option<Finding> {
     })
 }
 
-fn limit(surroundings: &Surroundings) -> Option<Finding> {
-    let values = surroundings.control_group_values("memory.max");
+fn limit(host: &HostFacts) -> Option<Finding> {
+    let values = host.control_group_values("memory.max");
     let narrowest = values
         .iter()
         .filter_map(|text| text.parse::<u64>().ok())
@@ -61,8 +61,8 @@ fn limit(surroundings: &Surroundings) -> Option<Finding> {
     }
 }
 
-fn swap(surroundings: &Surroundings) -> Option<Finding> {
-    let meminfo = surroundings.files().text("proc/meminfo")?;
+fn swap(host: &HostFacts) -> Option<Finding> {
+    let meminfo = host.files().text("proc/meminfo")?;
     let kilobytes = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
@@ -81,8 +81,8 @@ fn swap(surroundings: &Surroundings) -> Option<Finding> {
     })
 }
 
-fn overcommit(surroundings: &Surroundings) -> Option<Finding> {
-    let mode = surroundings.files().text("proc/sys/vm/overcommit_memory")?;
+fn overcommit(host: &HostFacts) -> Option<Finding> {
+    let mode = host.files().text("proc/sys/vm/overcommit_memory")?;
     (mode == "2").then(|| {
         Finding::advise(
             FindingState::Note,
@@ -97,9 +97,9 @@ fn overcommit(surroundings: &Surroundings) -> Option<Finding> {
 /// Less is soon used up by a few models in Python, or clients' regions.
 const SHARED_BYTES_WISHED: u64 = 1 << 30;
 
-fn shared(surroundings: &Surroundings) -> Finding {
+fn shared(host: &HostFacts) -> Finding {
     const SUBJECT: &str = "shared memory";
-    let Some((total, free)) = surroundings.shared_bytes else {
+    let Some((total, free)) = host.shared_bytes else {
         return Finding::advise(
             FindingState::Warning,
             SUBJECT,
@@ -123,7 +123,7 @@ fn shared(surroundings: &Surroundings) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Recorded, about};
+    use crate::testing::{RecordedHost, about};
 
     #[test]
     fn memory_is_judged_by_what_the_system_says() {
@@ -131,10 +131,10 @@ mod tests {
                     proc/self/cgroup: 0::/\nsys/fs/cgroup/memory.max: 4294967296\n\
                     proc/meminfo: MemTotal: 1 kB\\nSwapTotal:  2048 kB\\nSwapFree:  1024 kB\n\
                     proc/sys/vm/overcommit_memory: 2\n";
-        let recorded = Recorded::new(text, 2);
-        let mut surroundings = recorded.surroundings();
-        surroundings.shared_bytes = Some((64 << 20, 60 << 20));
-        let findings = examine(&surroundings);
+        let recorded = RecordedHost::new(text, 2);
+        let mut host = recorded.host();
+        host.shared_bytes = Some((64 << 20, 60 << 20));
+        let findings = examine(&host);
         for (subject, state, seen) in [
             ("huge pages", FindingState::Warning, "never"),
             ("memory limit", FindingState::Note, "4 GiB"),
@@ -157,8 +157,8 @@ mod tests {
                 "{subject}"
             );
         }
-        surroundings.shared_bytes = None;
-        assert_eq!(shared(&surroundings).state, FindingState::Warning);
+        host.shared_bytes = None;
+        assert_eq!(shared(&host).state, FindingState::Warning);
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
                     proc/self/cgroup: 0::/\nsys/fs/cgroup/memory.max: max\n\
                     proc/meminfo: SwapTotal: 0 kB\\nSwapFree: 0 kB\n\
                     proc/sys/vm/overcommit_memory: 0\n";
-        let findings = examine(&Recorded::new(text, 2).surroundings());
+        let findings = examine(&RecordedHost::new(text, 2).host());
         assert_eq!(findings.len(), 4);
         assert!(
             findings
@@ -175,6 +175,6 @@ mod tests {
                 .all(|finding| finding.state == FindingState::Ok)
         );
         // Nothing but the mounted memory is known.
-        assert_eq!(examine(&Recorded::new("", 2).surroundings()).len(), 1);
+        assert_eq!(examine(&RecordedHost::new("", 2).host()).len(), 1);
     }
 }

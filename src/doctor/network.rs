@@ -3,20 +3,20 @@
 use conch_net::affinity;
 
 use crate::finding::{Finding, FindingState};
-use crate::surroundings::Surroundings;
+use crate::host_facts::HostFacts;
 
-pub(crate) fn examine(surroundings: &Surroundings) -> Vec<Finding> {
+pub(crate) fn examine(host: &HostFacts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(backlog(surroundings));
-    findings.extend(interfaces(surroundings));
+    findings.extend(backlog(host));
+    findings.extend(interfaces(host));
     findings
 }
 
 /// Clients that a listener asks the system to let wait.
 const BACKLOG_WISHED: usize = 1_024;
 
-fn backlog(surroundings: &Surroundings) -> Option<Finding> {
-    let bound = surroundings.files().number("proc/sys/net/core/somaxconn")?;
+fn backlog(host: &HostFacts) -> Option<Finding> {
+    let bound = host.files().number("proc/sys/net/core/somaxconn")?;
     let seen = format!("net.core.somaxconn is {bound}");
     Some(match bound < BACKLOG_WISHED {
         true => Finding::advise(
@@ -31,9 +31,9 @@ fn backlog(surroundings: &Surroundings) -> Option<Finding> {
 }
 
 /// Interfaces with a link, and whether the CPUs next to them may be used.
-fn interfaces(surroundings: &Surroundings) -> Vec<Finding> {
-    let usable = &surroundings.topology.cpus;
-    let up = surroundings
+fn interfaces(host: &HostFacts) -> Vec<Finding> {
+    let usable = &host.topology.cpus;
+    let up = host
         .machine()
         .interfaces
         .iter()
@@ -63,32 +63,32 @@ fn interfaces(surroundings: &Surroundings) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Recorded;
+    use crate::testing::RecordedHost;
     use conch_net::machine::testing::{CONTAINER, TWO_SOCKETS};
 
     #[test]
     fn a_short_backlog_is_told() {
         for (bound, state) in [(128, FindingState::Warning), (4_096, FindingState::Ok)] {
             let text = format!("proc/sys/net/core/somaxconn: {bound}\n");
-            let finding = backlog(&Recorded::new(&text, 2).surroundings()).unwrap();
+            let finding = backlog(&RecordedHost::new(&text, 2).host()).unwrap();
             assert_eq!(finding.state, state);
         }
-        assert_eq!(backlog(&Recorded::new("", 2).surroundings()), None);
+        assert_eq!(backlog(&RecordedHost::new("", 2).host()), None);
     }
 
     #[test]
     fn an_interface_wants_a_cpu_next_to_it() {
-        let near = interfaces(&Recorded::new(TWO_SOCKETS, 32).surroundings());
+        let near = interfaces(&RecordedHost::new(TWO_SOCKETS, 32).host());
         assert!(!near.is_empty());
         assert!(near.iter().all(|finding| finding.state == FindingState::Ok));
-        let recorded = Recorded::new(TWO_SOCKETS, 32);
-        let mut surroundings = recorded.surroundings();
-        surroundings.topology.cpus = (8..16).collect();
-        let far = interfaces(&surroundings);
+        let recorded = RecordedHost::new(TWO_SOCKETS, 32);
+        let mut host = recorded.host();
+        host.topology.cpus = (8..16).collect();
+        let far = interfaces(&host);
         assert!(
             far.iter()
                 .all(|finding| finding.state == FindingState::Warning)
         );
-        assert!(interfaces(&Recorded::new(CONTAINER, 4).surroundings()).is_empty());
+        assert!(interfaces(&RecordedHost::new(CONTAINER, 4).host()).is_empty());
     }
 }

@@ -3,20 +3,20 @@
 use conch_net::ring::Setup;
 
 use crate::finding::{Finding, FindingState};
-use crate::surroundings::{Needs, Surroundings};
+use crate::host_facts::{HostFacts, Requirements};
 
-pub(crate) fn examine(surroundings: &Surroundings, needs: &Needs) -> Vec<Finding> {
-    let mut findings = vec![io_uring(surroundings)];
-    findings.extend(locked_memory(surroundings, needs));
-    findings.extend(open_files(surroundings, needs));
-    findings.extend(clock(surroundings));
+pub(crate) fn examine(host: &HostFacts, requirements: &Requirements) -> Vec<Finding> {
+    let mut findings = vec![io_uring(host)];
+    findings.extend(locked_memory(host, requirements));
+    findings.extend(open_files(host, requirements));
+    findings.extend(clock(host));
     findings
 }
 
-fn io_uring(surroundings: &Surroundings) -> Finding {
-    let kernel = surroundings.files().text("proc/sys/kernel/osrelease");
+fn io_uring(host: &HostFacts) -> Finding {
+    let kernel = host.files().text("proc/sys/kernel/osrelease");
     let kernel = kernel.unwrap_or_else(|| String::from("of unknown version"));
-    let (state, advice) = match &surroundings.ring {
+    let (state, advice) = match &host.ring {
         Ok(Setup::Deferred) => {
             return Finding::ok(
                 "io_uring",
@@ -38,8 +38,8 @@ fn io_uring(surroundings: &Surroundings) -> Finding {
     Finding::advise(state, "io_uring", format!("Linux {kernel}"), advice)
 }
 
-fn locked_memory(surroundings: &Surroundings, needs: &Needs) -> Option<Finding> {
-    let (needed, there) = (needs.locked_bytes?, surroundings.locked_bytes?);
+fn locked_memory(host: &HostFacts, requirements: &Requirements) -> Option<Finding> {
+    let (needed, there) = (requirements.locked_bytes?, host.locked_bytes?);
     let seen = format!("RLIMIT_MEMLOCK is {}", bytes(there));
     Some(match there < needed {
         true => Finding::advise(
@@ -56,10 +56,10 @@ fn locked_memory(surroundings: &Surroundings, needs: &Needs) -> Option<Finding> 
     })
 }
 
-fn open_files(surroundings: &Surroundings, needs: &Needs) -> Option<Finding> {
-    let there = surroundings.open_files?;
+fn open_files(host: &HostFacts, requirements: &Requirements) -> Option<Finding> {
+    let there = host.open_files?;
     let seen = format!("RLIMIT_NOFILE can be raised to {there}");
-    Some(match there < needs.open_files {
+    Some(match there < requirements.open_files {
         true => Finding::advise(
             FindingState::Warning,
             "open files",
@@ -68,7 +68,7 @@ fn open_files(surroundings: &Surroundings, needs: &Needs) -> Option<Finding> {
                 "a server that may have all its connections opens {}; with fewer it accepts fewer \
                  clients. Raise it: ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of a \
                  container.",
-                needs.open_files
+                requirements.open_files
             ),
         ),
         false => Finding::ok("open files", seen),
@@ -83,9 +83,9 @@ const QUICK_CLOCKS: [&str; 4] = [
     "arch_sys_counter",
 ];
 
-fn clock(surroundings: &Surroundings) -> Option<Finding> {
+fn clock(host: &HostFacts) -> Option<Finding> {
     const FILE: &str = "sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let source = surroundings.files().text(FILE)?;
+    let source = host.files().text(FILE)?;
     Some(match QUICK_CLOCKS.contains(&source.as_str()) {
         true => Finding::ok("clock source", source),
         false => Finding::advise(
@@ -121,15 +121,15 @@ pub(crate) fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{NEEDS, Recorded};
+    use crate::testing::{REQUIREMENTS, RecordedHost};
 
     #[test]
     fn what_the_kernel_allows_decides() {
-        let recorded = Recorded::new("proc/sys/kernel/osrelease: 5.15.0-1\n", 2);
+        let recorded = RecordedHost::new("proc/sys/kernel/osrelease: 5.15.0-1\n", 2);
         let ring = |ring| {
-            let mut surroundings = recorded.surroundings();
-            surroundings.ring = ring;
-            io_uring(&surroundings)
+            let mut host = recorded.host();
+            host.ring = ring;
+            io_uring(&host)
         };
         assert_eq!(ring(Ok(Setup::Deferred)).state, FindingState::Ok);
         for setup in [Setup::Cooperative, Setup::Plain] {
@@ -144,26 +144,26 @@ mod tests {
 
     #[test]
     fn limits_are_compared_with_what_is_needed() {
-        let recorded = Recorded::new("", 2);
+        let recorded = RecordedHost::new("", 2);
         for (files, locked, states) in [
             (
-                NEEDS.open_files,
+                REQUIREMENTS.open_files,
                 512 << 10,
                 [FindingState::Ok, FindingState::Ok],
             ),
             (
-                NEEDS.open_files - 1,
+                REQUIREMENTS.open_files - 1,
                 512 << 10,
                 [FindingState::Warning, FindingState::Ok],
             ),
             (u64::MAX, 64 << 10, [FindingState::Ok, FindingState::Failed]),
         ] {
-            let mut surroundings = recorded.surroundings();
-            surroundings.open_files = Some(files);
-            surroundings.locked_bytes = Some(locked);
+            let mut host = recorded.host();
+            host.open_files = Some(files);
+            host.locked_bytes = Some(locked);
             let seen = [
-                open_files(&surroundings, &NEEDS),
-                locked_memory(&surroundings, &NEEDS),
+                open_files(&host, &REQUIREMENTS),
+                locked_memory(&host, &REQUIREMENTS),
             ];
             assert_eq!(
                 seen.map(|finding| finding.unwrap().state),
@@ -171,11 +171,11 @@ mod tests {
                 "{files} {locked}"
             );
         }
-        let needs = Needs {
+        let needs = Requirements {
             locked_bytes: None,
-            ..NEEDS
+            ..REQUIREMENTS
         };
-        assert_eq!(locked_memory(&recorded.surroundings(), &needs), None);
+        assert_eq!(locked_memory(&recorded.host(), &needs), None);
     }
 
     #[test]
@@ -189,10 +189,10 @@ mod tests {
             let line = format!(
                 "sys/devices/system/clocksource/clocksource0/current_clocksource: {source}\n"
             );
-            let finding = clock(&Recorded::new(&line, 2).surroundings()).unwrap();
+            let finding = clock(&RecordedHost::new(&line, 2).host()).unwrap();
             assert_eq!((finding.state, finding.seen.as_str()), (state, source));
         }
-        assert_eq!(clock(&Recorded::new("", 2).surroundings()), None);
+        assert_eq!(clock(&RecordedHost::new("", 2).host()), None);
     }
 
     #[test]

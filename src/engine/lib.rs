@@ -33,7 +33,7 @@ pub mod validation;
 
 pub use admission::cancel::{Cancellation, cancel};
 pub use admission::engine::{Engine, ModelLoads, RequestTarget};
-pub use admission::reservation::{NoRoom, Reservation};
+pub use admission::request_permits::{RequestPermits, TryAcquireError};
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, BatchStrategy, ExecutionPolicy, Instance,
     InstanceSpec, LoadContext, Model,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::admission::refusal::{enter_limits, refuse};
-use crate::admission::reservation::{NoRoom, Reservation};
+use crate::admission::request_permits::{RequestPermits, TryAcquireError};
 use crate::admission::submit::admit;
 use crate::limits::{AdmissionLimits, LimitOwner, ReachedLimit, Tenant};
 use crate::model::registry::Registry;
@@ -107,13 +107,13 @@ impl Engine {
         &self,
         model: &Arc<ModelVersion>,
         tenant: Option<Tenant>,
-        reservation: &mut Reservation,
-    ) -> Result<(), NoRoom> {
-        reservation.complete(self.limits.as_ref(), model, tenant)
+        permits: &mut RequestPermits,
+    ) -> Result<(), TryAcquireError> {
+        permits.complete(self.limits.as_ref(), model, tenant)
     }
 
     /// What has taken the place of `model`, which is retired, for a request that asked for
-    /// `version` and waits for room. Where that had to be loaded, its place is in `reservation`.
+    /// `version` and waits for room. Where that had to be loaded, its place is in `permits`.
     /// Does not block for longer than moments.
     ///
     /// # Errors
@@ -122,14 +122,14 @@ impl Engine {
         &self,
         model: &Arc<ModelVersion>,
         version: Option<i64>,
-        reservation: &mut Reservation,
+        permits: &mut RequestPermits,
     ) -> Result<Arc<ModelVersion>, Error> {
         let gone = || refuse(model, "", Rejected::Retired);
         let successor = match self.successor(&model.name, version)?.ok_or_else(gone)? {
             Successor::Shown(successor) => successor,
             Successor::Loaded(permit) => {
                 let successor = Arc::clone(&permit);
-                reservation.held = Some(Box::new(permit));
+                permits.held = Some(Box::new(permit));
                 successor
             }
         };
@@ -149,12 +149,12 @@ impl Engine {
     pub fn enter(
         &self,
         target: RequestTarget<'_>,
-        reservation: Reservation,
+        permits: RequestPermits,
     ) -> Result<InFlightPermit, Error> {
         let RequestTarget {
             model, id, tenant, ..
         } = target;
-        let Reservation { limit, held } = reservation;
+        let RequestPermits { limit, held } = permits;
         let limit = match (&self.limits, limit) {
             (Some(limits), None) => Some(enter_limits(limits, model, id, tenant)?),
             (_, limit) => limit,
@@ -303,17 +303,21 @@ mod tests {
     fn a_request_goes_to_what_took_the_place_of_its_model() {
         let (gone, successor, decoupled) = (model(ONE_TO_ONE), model(ONE_TO_ONE), model(DECOUPLED));
         let both = engine(Some(&successor), None);
-        let entered = both.enter(target(&gone), Reservation::default()).unwrap();
+        let entered = both
+            .enter(target(&gone), RequestPermits::default())
+            .unwrap();
         assert!(Arc::ptr_eq(&entered, &gone), "it is there");
         drop(entered);
         gone.retire();
-        let entered = both.enter(target(&gone), Reservation::default()).unwrap();
+        let entered = both
+            .enter(target(&gone), RequestPermits::default())
+            .unwrap();
         assert!(Arc::ptr_eq(&entered, &successor));
 
         let retired = "Request for unknown model: 'm' version 1 is not at ready state";
         let other_kind = engine(Some(&decoupled), None);
         let error = other_kind
-            .enter(target(&gone), Reservation::default())
+            .enter(target(&gone), RequestPermits::default())
             .err()
             .unwrap();
         assert_eq!(error.message, retired);
@@ -321,10 +325,12 @@ mod tests {
             keeps_kind: false,
             ..target(&gone)
         };
-        let entered = other_kind.enter(any_kind, Reservation::default()).unwrap();
+        let entered = other_kind
+            .enter(any_kind, RequestPermits::default())
+            .unwrap();
         assert!(Arc::ptr_eq(&entered, &decoupled));
         // Replaced again and again, faster than a request can follow.
-        let error = engine(Some(&gone), None).enter(target(&gone), Reservation::default());
+        let error = engine(Some(&gone), None).enter(target(&gone), RequestPermits::default());
         assert_eq!(error.err().unwrap().message, retired);
     }
 
@@ -336,21 +342,25 @@ mod tests {
         };
         let (gone, successor, decoupled) = (bounded(), bounded(), model(DECOUPLED));
         let engine = engine(Some(&gone), None);
-        let over = |model| Err(NoRoom::Limit(engine.limit_of(LimitOwner::Model, model)));
+        let over = |model| {
+            Err(TryAcquireError::Limit(
+                engine.limit_of(LimitOwner::Model, model),
+            ))
+        };
         let [early, between] = [&gone, &successor].map(|model| InFlightPermit::new(model).unwrap());
-        let mut waiting = Reservation::default();
-        assert_eq!(engine.reserve(&gone, None, &mut waiting), over(&gone));
+        let mut waiting = RequestPermits::default();
+        assert_eq!(engine.acquire(&gone, None, &mut waiting), over(&gone));
         engine.show(Some(&successor));
         gone.retire();
         // Not even when there is room where it waits.
         drop(early);
-        let retired = Err(NoRoom::Retired);
-        assert_eq!(engine.reserve(&gone, None, &mut waiting), retired);
+        let retired = Err(TryAcquireError::Retired);
+        assert_eq!(engine.acquire(&gone, None, &mut waiting), retired);
         let found = engine.follow_reload(&gone, None, &mut waiting).unwrap();
         assert!(Arc::ptr_eq(&found, &successor));
-        assert_eq!(engine.reserve(&found, None, &mut waiting), over(&found));
+        assert_eq!(engine.acquire(&found, None, &mut waiting), over(&found));
         drop(between);
-        assert_eq!(engine.reserve(&found, None, &mut waiting), Ok(()));
+        assert_eq!(engine.acquire(&found, None, &mut waiting), Ok(()));
         // It was parsed for the model that is gone.
         let entered = engine.enter(target(&gone), waiting).unwrap();
         assert!(Arc::ptr_eq(&entered, &successor));
@@ -359,7 +369,7 @@ mod tests {
 
         for shown in [None, Some(&decoupled)] {
             engine.show(shown);
-            let error = engine.follow_reload(&gone, None, &mut Reservation::default());
+            let error = engine.follow_reload(&gone, None, &mut RequestPermits::default());
             assert_eq!(
                 error.err().unwrap().message,
                 "Request for unknown model: 'm' version 1 is not at ready state"
@@ -385,11 +395,11 @@ mod tests {
         let loads = Arc::new(Absent::default());
         let engine = engine(None, Some(Arc::clone(&loads) as _));
         let error = engine
-            .enter(target(&gone), Reservation::default())
+            .enter(target(&gone), RequestPermits::default())
             .err()
             .unwrap();
         assert_eq!(error.code, crate::Code::Unavailable, "it cannot be had");
-        let error = engine.follow_reload(&gone, None, &mut Reservation::default());
+        let error = engine.follow_reload(&gone, None, &mut RequestPermits::default());
         assert_eq!(error.err().unwrap().code, crate::Code::Unavailable);
         assert_eq!(*loads.0.lock().unwrap(), ["m", "m"]);
     }
@@ -399,7 +409,7 @@ mod tests {
         let (one, decoupled) = (model(ONE_TO_ONE), model(DECOUPLED));
         let engine = engine(None, None);
         for (held, expected) in [(&one, &one), (&decoupled, &one)] {
-            let held = Reservation::holding(Some(Box::new(InFlightPermit::new(held).unwrap())));
+            let held = RequestPermits::holding(Some(Box::new(InFlightPermit::new(held).unwrap())));
             let entered = engine.enter(target(&one), held).unwrap();
             assert!(Arc::ptr_eq(&entered, expected));
         }

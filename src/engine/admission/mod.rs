@@ -4,7 +4,7 @@
 pub mod cancel;
 pub mod engine;
 pub mod refusal;
-pub mod reservation;
+pub mod request_permits;
 pub mod sequence;
 pub mod shm_completion;
 pub mod submit;
@@ -12,5 +12,5 @@ pub mod submit;
 mod tests;
 
 pub use refusal::{enter_limits, refuse, refuse_over_limit};
-pub use reservation::{NoRoom, Reservation};
+pub use request_permits::{RequestPermits, TryAcquireError};
 pub use submit::admit;

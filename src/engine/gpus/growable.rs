@@ -38,7 +38,7 @@ impl GrowableSource {
     pub fn new() -> Result<GrowableSource, Error> {
         let (retired, left) = RetiredQueue::new();
         let builder = thread::Builder::new().name("states".to_owned());
-        let spawned = builder.spawn(|| left.free_all());
+        let spawned = builder.spawn(|| left.run());
         spawned.map_err(|error| {
             Error::unavailable(format!("no thread for the memory of states: {error}"))
         })?;

@@ -36,12 +36,12 @@ pub trait InlineQueue: Send + Sync {
 /// What a submitter offers with a request.
 #[derive(Default)]
 pub struct InlineOffer {
-    offered: Offered,
+    offered: OfferKind,
     turn: Option<InlineTurn>,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum Offered {
+enum OfferKind {
     #[default]
     Nothing,
     Execution,
@@ -58,8 +58,8 @@ impl InlineOffer {
     pub fn new(is_open: bool) -> InlineOffer {
         InlineOffer {
             offered: match is_open {
-                true => Offered::Execution,
-                false => Offered::Nothing,
+                true => OfferKind::Execution,
+                false => OfferKind::Nothing,
             },
             turn: None,
         }
@@ -69,24 +69,24 @@ impl InlineOffer {
     /// [`InlineOffer::into_turn`], which is soon.
     pub fn of_later_wake() -> InlineOffer {
         InlineOffer {
-            offered: Offered::LaterWake,
+            offered: OfferKind::LaterWake,
             turn: None,
         }
     }
 
     /// Whether a queue may have its batch executed by the submitter.
     pub(crate) fn is_open(&self) -> bool {
-        self.offered == Offered::Execution
+        self.offered == OfferKind::Execution
     }
 
     /// Whether a queue may leave it to the submitter to wake a core.
     pub(crate) fn wakes_later(&self) -> bool {
-        self.offered == Offered::LaterWake
+        self.offered == OfferKind::LaterWake
     }
 
     /// Takes the offer, once.
     pub(crate) fn take(&mut self, queue: Arc<dyn InlineQueue>) {
-        self.offered = Offered::Nothing;
+        self.offered = OfferKind::Nothing;
         self.turn = Some(InlineTurn(Some(queue)));
     }
 

@@ -19,7 +19,7 @@ use conch_engine::request::trace::Trace;
 use conch_engine::threads::timer_thread::TimerThread;
 use conch_engine::{
     Code, Completion, CorrelationId, Draft, DraftInput, Error, InlineOffer, ModelVersion,
-    Parameter, ParameterValue, RequestHandle, RequestObserver, RequestTarget, Reservation,
+    Parameter, ParameterValue, RequestHandle, RequestObserver, RequestPermits, RequestTarget,
     SequenceFlags, Shape, Timestamps, WeakRequestHandle,
 };
 use conch_memory::{Budget, ByteView, MemoryKind, MemoryPlace};
@@ -359,7 +359,7 @@ impl InferenceRequest {
             sequence_flags: SequenceFlags::from_bits(self.flags),
             keeps_kind: false,
         };
-        let permit = server.engine().enter(target, Reservation::default())?;
+        let permit = server.engine().enter(target, RequestPermits::default())?;
         let model = Arc::clone(&permit);
         if let Some(carried) = &carried {
             carried.trace().begin(&model, &self.id);

@@ -304,7 +304,7 @@ impl GrpcCall<'_> {
         sender: &CallMetadata,
     ) -> Result<(), CallFailure> {
         let deadline_ns = self.peer_timeout.deadline_ns;
-        let Some(mut room) = infer::reserve(self.shard, arrived, sender, deadline_ns) else {
+        let Some(mut room) = infer::acquire(self.shard, arrived, sender, deadline_ns) else {
             return Ok(());
         };
         let outcome = std::future::poll_fn(|context| {
@@ -315,7 +315,7 @@ impl GrpcCall<'_> {
             Poll::Ready(Err(CallFailure::Gone))
         })
         .await?;
-        infer::note_room(self.shard, arrived, outcome);
+        infer::note_acquired(self.shard, arrived, outcome);
         Ok(())
     }
 

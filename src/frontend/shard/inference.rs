@@ -6,8 +6,8 @@ use std::sync::Arc;
 use conch_engine::gpus::GpuHost;
 use conch_engine::model::registry::Snapshot;
 use conch_engine::{
-    Draft, Error, INLINE_BYTES_MAX, InlineOffer, ModelVersion, RequestHandle, RequestTarget,
-    Reservation, Tenant, Timestamps, clock,
+    Draft, Error, INLINE_BYTES_MAX, InlineOffer, ModelVersion, RequestHandle, RequestPermits,
+    RequestTarget, Tenant, Timestamps, clock,
 };
 
 use super::in_flight::ResponseQueue;
@@ -24,7 +24,7 @@ pub struct SubmitOptions {
     /// Who sends it, where tenants' requests are bounded.
     pub tenant: Option<Tenant>,
     /// What was taken for it before: where models come when they are asked for, and under limits.
-    pub reservation: Reservation,
+    pub permits: RequestPermits,
     /// The client's own deadline (monotonic): past it the request is withdrawn and the reply is
     /// CANCELLED.
     pub deadline_ns: Option<u64>,
@@ -93,7 +93,7 @@ impl Shard {
         let SubmitOptions {
             version,
             tenant,
-            reservation,
+            permits,
             deadline_ns,
         } = options;
         let target = RequestTarget {
@@ -106,7 +106,7 @@ impl Shard {
             keeps_kind: true,
         };
         let engine = self.server.engine();
-        let permit = engine.enter(target, reservation)?;
+        let permit = engine.enter(target, permits)?;
         let slot = self
             .in_flight
             .borrow_mut()

@@ -6,6 +6,7 @@
 //! the end are never dropped otherwise), and no borrow of shard state is held across a spawn, which
 //! may poll the new task at once.
 
+mod acquire;
 mod admission;
 mod brief_wait;
 mod connection_guard;
@@ -19,7 +20,6 @@ pub(crate) mod offload;
 mod owed_execution;
 mod owed_wakes;
 mod response;
-mod room;
 mod runtime;
 mod shares;
 mod slab;
@@ -30,6 +30,7 @@ mod tasks;
 mod thread;
 mod yield_policy;
 
+pub(crate) use acquire::{AcquireError, AcquireFuture, AcquireOutcome, AcquireTarget};
 pub(crate) use admission::WaitingShards;
 pub(crate) use connection_guard::ConnectionGuard;
 pub(crate) use connections::WaitReason;
@@ -37,7 +38,6 @@ pub(crate) use ensure_loaded::{EnsuredModel, HeldPermit};
 pub(crate) use in_flight::ResponseQueue;
 pub use inference::SubmitOptions;
 pub(crate) use response::{ResponseFuture, StreamRequest};
-pub(crate) use room::{Room, RoomFuture, RoomRefusal, RoomTarget};
 pub use runtime::LOCKED_BYTES_MIN;
 pub(crate) use runtime::{Timer, yield_now};
 pub(crate) use shares::ConnectionShares;

@@ -1,6 +1,6 @@
 //! CPUs: which are online, and which are threads of one core.
 
-use super::files::Tree;
+use super::files::SystemFiles;
 use super::nodes::NumaNode;
 
 /// A CPU as the system counts them: one hardware thread.
@@ -26,13 +26,13 @@ impl LogicalCpu {
 }
 
 /// The numbers of those online; none if the system does not tell.
-pub(super) fn online(tree: &Tree<'_>) -> Vec<usize> {
+pub(super) fn online(tree: &SystemFiles<'_>) -> Vec<usize> {
     tree.list("sys/devices/system/cpu/online")
         .unwrap_or_default()
 }
 
 /// What is known of the CPUs `ids`.
-pub(super) fn read(tree: &Tree<'_>, ids: &[usize], nodes: &[NumaNode]) -> Vec<LogicalCpu> {
+pub(super) fn read(tree: &SystemFiles<'_>, ids: &[usize], nodes: &[NumaNode]) -> Vec<LogicalCpu> {
     let read = |id: &usize| {
         let topology = format!("sys/devices/system/cpu/cpu{id}/topology");
         let siblings = tree.list(&format!("{topology}/thread_siblings_list"));

@@ -12,13 +12,13 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 pub(super) const ENTRIES_MAX: usize = 4_096;
 
 /// The files of a system below a root: `/`, or that of a recorded machine.
-pub struct Tree<'a> {
+pub struct SystemFiles<'a> {
     root: &'a Path,
 }
 
-impl<'a> Tree<'a> {
-    pub fn new(root: &'a Path) -> Tree<'a> {
-        Tree { root }
+impl<'a> SystemFiles<'a> {
+    pub fn new(root: &'a Path) -> SystemFiles<'a> {
+        SystemFiles { root }
     }
 
     /// The text of a file without blanks at its ends; none if it is absent, too long, or no text.

@@ -1,6 +1,6 @@
 //! Network interfaces.
 
-use super::files::Tree;
+use super::files::SystemFiles;
 use super::nodes::NumaNode;
 use super::pci::{self, PciLocality};
 
@@ -15,7 +15,7 @@ pub struct NetworkInterface {
 
 const INTERFACES: &str = "sys/class/net";
 
-pub(super) fn read(tree: &Tree<'_>, nodes: &[NumaNode]) -> Vec<NetworkInterface> {
+pub(super) fn read(tree: &SystemFiles<'_>, nodes: &[NumaNode]) -> Vec<NetworkInterface> {
     let names = tree.names(INTERFACES).into_iter();
     let with_device = names.filter(|name| tree.has(&format!("{INTERFACES}/{name}/device")));
     let read = |name: String| {

@@ -20,7 +20,7 @@ pub use interfaces::NetworkInterface;
 pub use nodes::NumaNode;
 pub use pci::PciLocality;
 
-pub use files::Tree;
+pub use files::SystemFiles;
 
 /// One machine, as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Machine {
     /// Reads the sysfs that lies below `root` (`/` but in tests). `known_cpus` are what the caller
     /// may use: they exist, whatever sysfs tells.
     pub fn read(root: &Path, known_cpus: &[usize]) -> Machine {
-        let tree = Tree::new(root);
+        let tree = SystemFiles::new(root);
         let mut ids = cpus::online(&tree);
         ids.extend(known_cpus);
         ids.sort_unstable();
@@ -70,7 +70,7 @@ impl Machine {
     /// letters and a domain of another length, which CUDA writes, name the same device.
     pub fn pci_locality(&self, address: &str) -> PciLocality {
         match &self.root {
-            Some(root) => pci::read(&Tree::new(root), &self.nodes, address),
+            Some(root) => pci::read(&SystemFiles::new(root), &self.nodes, address),
             None => PciLocality::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! NUMA nodes.
 
-use super::files::Tree;
+use super::files::SystemFiles;
 
 /// CPUs and memory that are next to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl NumaNode {
 const NODES: &str = "sys/devices/system/node";
 
 /// The nodes of the machine, whose CPUs online are `ids`; one node of them all if none is told.
-pub(super) fn read(tree: &Tree<'_>, ids: &[usize]) -> Vec<NumaNode> {
+pub(super) fn read(tree: &SystemFiles<'_>, ids: &[usize]) -> Vec<NumaNode> {
     let names = tree.names(NODES);
     let numbers = names.iter().filter_map(|name| {
         let number: usize = name.strip_prefix("node")?.parse().ok()?;
@@ -45,7 +45,7 @@ pub(super) fn read(tree: &Tree<'_>, ids: &[usize]) -> Vec<NumaNode> {
     nodes
 }
 
-fn read_node(tree: &Tree<'_>, id: usize, folder: &str, ids: &[usize]) -> Option<NumaNode> {
+fn read_node(tree: &SystemFiles<'_>, id: usize, folder: &str, ids: &[usize]) -> Option<NumaNode> {
     let mut cpus = tree.list(&format!("{folder}/cpulist"))?;
     cpus.retain(|cpu| ids.contains(cpu));
     let meminfo = tree.text(&format!("{folder}/meminfo"));

@@ -1,6 +1,6 @@
 //! Where PCI devices are.
 
-use super::files::Tree;
+use super::files::SystemFiles;
 use super::nodes::{NumaNode, cpus_of};
 
 /// What is next to a device.
@@ -13,7 +13,7 @@ pub struct PciLocality {
 }
 
 /// What is next to the device at `address`.
-pub(super) fn read(tree: &Tree<'_>, nodes: &[NumaNode], address: &str) -> PciLocality {
+pub(super) fn read(tree: &SystemFiles<'_>, nodes: &[NumaNode], address: &str) -> PciLocality {
     match normal_address(address) {
         Some(address) => read_device(tree, nodes, &format!("sys/bus/pci/devices/{address}")),
         None => PciLocality::default(),
@@ -21,7 +21,7 @@ pub(super) fn read(tree: &Tree<'_>, nodes: &[NumaNode], address: &str) -> PciLoc
 }
 
 /// What is next to the device of a folder of sysfs. The system writes -1 for an unknown node.
-pub(super) fn read_device(tree: &Tree<'_>, nodes: &[NumaNode], folder: &str) -> PciLocality {
+pub(super) fn read_device(tree: &SystemFiles<'_>, nodes: &[NumaNode], folder: &str) -> PciLocality {
     let node = tree
         .number(&format!("{folder}/numa_node"))
         .filter(|id| nodes.iter().any(|node| node.id == *id));

@@ -11,7 +11,7 @@ use conch_engine::request::correlation_id::CorrelationId;
 use conch_engine::testing::{Directory, until};
 use conch_engine::{
     Code, Completion, Delivery, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
-    RequestTarget, Reservation, SequenceFlags, Timestamps, clock,
+    RequestPermits, RequestTarget, SequenceFlags, Timestamps, clock,
 };
 
 use super::control::{explicit, plain, polling, settle, shown};
@@ -200,7 +200,7 @@ fn enter(
         sequence_flags,
         keeps_kind: true,
     };
-    server.engine().enter(target, Reservation::default())
+    server.engine().enter(target, RequestPermits::default())
 }
 
 fn same(left: &Arc<ModelVersion>, right: &Arc<ModelVersion>) -> bool {

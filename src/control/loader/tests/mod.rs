@@ -23,7 +23,8 @@ use std::time::Duration;
 use conch_config::DataType;
 use conch_engine::testing::Directory;
 use conch_engine::{
-    Completion, Delivery, Draft, DraftInput, Error, RequestTarget, Reservation, Timestamps, clock,
+    Completion, Delivery, Draft, DraftInput, Error, RequestPermits, RequestTarget, Timestamps,
+    clock,
 };
 
 use self::fake::Host;
@@ -108,7 +109,7 @@ pub(super) fn submit_as(
         keeps_kind: true,
     };
     let engine = server.engine();
-    let permit = engine.enter(target, Reservation::default())?;
+    let permit = engine.enter(target, RequestPermits::default())?;
     engine.submit(
         permit,
         draft,

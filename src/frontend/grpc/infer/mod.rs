@@ -5,6 +5,7 @@
 //! [`streamed`] hand it to the engine, [`response`] and [`mod@answer`] encode the answer.
 //! ModelStreamInfer has the same messages, many of them.
 
+mod acquire;
 mod answer;
 mod contents;
 mod draft;
@@ -13,14 +14,13 @@ mod metadata;
 mod reader;
 mod region;
 mod response;
-mod room;
 mod streamed;
 mod submit;
 
+pub(super) use acquire::{acquire, note_acquired};
 pub(super) use answer::{EncodedResponse, answer};
 pub(super) use metadata::CallMetadata;
 pub(super) use reader::{CompleteMessage, MessageReader, ReadFault};
 pub(super) use response::{Pieces, encode_failure, encode_streamed};
-pub(super) use room::{note_room, reserve};
 pub(super) use streamed::{StreamedRequest, submit_streamed};
 pub(super) use submit::{SubmittedRequest, convert, ensure_loaded, submit};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{ModelVersion, Reservation};
+use conch_engine::{ModelVersion, RequestPermits};
 use conch_memory::{Budget, ByteView, Charge, try_text};
 use smallvec::SmallVec;
 
@@ -76,8 +76,8 @@ pub(in crate::grpc) async fn ensure_loaded(shard: &Rc<Shard>, arrived: &mut Comp
         Ok(EnsuredModel::Coming(coming)) => coming.await,
         Err(error) => Err(error),
     };
-    let reservation = permit.map(Reservation::holding);
-    arrived.ensured = Some(Box::new(reservation.map_err(GrpcStatus::from)));
+    let permits = permit.map(RequestPermits::holding);
+    arrived.ensured = Some(Box::new(permits.map_err(GrpcStatus::from)));
 }
 
 /// Reads `head`, and finds the model that it names.
@@ -127,11 +127,11 @@ fn try_submit(
     shard: &Rc<Shard>,
     head: &[u8],
     mut charge: Charge,
-    (raws, typed, wait, reservation): RequestParts,
+    (raws, typed, wait, permits): RequestParts,
     sender: CallMetadata,
     deadline_ns: Option<u64>,
 ) -> Result<(SubmittedRequest, Option<Rc<CallTrace>>), GrpcStatus> {
-    let reservation = reservation?;
+    let permits = permits?;
     let (target, model, message) = read(shard, head)?;
     charge.shrink(kept_bytes(head, &message));
     if model.config.is_decoupled {
@@ -152,7 +152,7 @@ fn try_submit(
     let options = SubmitOptions {
         version: parse_version(target.model_version)?,
         tenant,
-        reservation,
+        permits,
         deadline_ns,
     };
     let reply = shard.infer(&model, draft, options)?;
@@ -191,9 +191,9 @@ pub(super) fn trace(
 
 /// What was reserved for a request before it is submitted, or why it must not be.
 pub(super) fn reservation_of(
-    ensured: Option<Box<Result<Reservation, GrpcStatus>>>,
-) -> Result<Reservation, GrpcStatus> {
-    ensured.map_or_else(|| Ok(Reservation::default()), |ensured| *ensured)
+    ensured: Option<Box<Result<RequestPermits, GrpcStatus>>>,
+) -> Result<RequestPermits, GrpcStatus> {
+    ensured.map_or_else(|| Ok(RequestPermits::default()), |ensured| *ensured)
 }
 
 /// The parts of a request beside its head.
@@ -201,5 +201,5 @@ pub(super) type RequestParts = (
     SmallVec<[ByteView; 2]>,
     TypedTensors,
     RequestWait,
-    Result<Reservation, GrpcStatus>,
+    Result<RequestPermits, GrpcStatus>,
 );

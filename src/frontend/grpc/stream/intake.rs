@@ -55,10 +55,10 @@ pub(super) async fn take_in(
         }
         let typed = infer::convert(shard, &terms.sender.budget, &arrived).await;
         let (sender, deadline_ns) = (&terms.sender, terms.deadline_ns);
-        if let Some(room) = infer::reserve(shard, &mut arrived, sender, deadline_ns) {
+        if let Some(room) = infer::acquire(shard, &mut arrived, sender, deadline_ns) {
             // The requests behind it wait as well.
             let outcome = room.await;
-            infer::note_room(shard, &mut arrived, outcome);
+            infer::note_acquired(shard, &mut arrived, outcome);
         }
         let streamed = infer::submit_streamed(
             shard,

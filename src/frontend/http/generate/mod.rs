@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::admission::refuse_over_limit;
-use conch_engine::{Code, Credits, Error, ModelVersion, Reservation, Response, Tenant};
+use conch_engine::{Code, Credits, Error, ModelVersion, RequestPermits, Response, Tenant};
 use conch_memory::{Budget, ByteView};
 
 use super::answer::{ContentType, HttpResponse, status_of};
@@ -25,7 +25,8 @@ use super::infer::decode::{JsonLimits, OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_B
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
 use crate::shard::{
-    HeldPermit, ResponseQueue, Room, RoomRefusal, RoomTarget, Shard, StreamRequest, SubmitOptions,
+    AcquireError, AcquireOutcome, AcquireTarget, HeldPermit, ResponseQueue, Shard, StreamRequest,
+    SubmitOptions,
 };
 use crate::trace::ActiveTrace;
 use decode::GenerateRequest;
@@ -110,24 +111,19 @@ impl GenerateCall {
             Err(error) => return refused(error),
         };
         let held = self.permit.take();
-        let room = match shard.reserve(self.room_target(), held) {
-            Ok(Room::Reserved(reservation)) => Ok(reservation),
-            Ok(Room::Awaited(room)) => {
+        let room = match shard.acquire(self.acquire_target(), held) {
+            Ok(AcquireOutcome::Acquired(permits)) => Ok(permits),
+            Ok(AcquireOutcome::Waiting(room)) => {
                 decoded.mark_complete();
                 connection.await_reply(room).await?
             }
-            Err(limit) => Err(RoomRefusal::Limit(limit)),
+            Err(limit) => Err(AcquireError::Limit(limit)),
         };
-        let reservation = match room {
-            Ok(reservation) => reservation,
-            Err(refusal) => return Ok(self.no_room(decoded.id(), refusal)),
+        let permits = match room {
+            Ok(permits) => permits,
+            Err(refusal) => return Ok(self.error(decoded.id(), refusal)),
         };
-        let submitted = self.submit(
-            &shard,
-            connection.budget(),
-            (decoded, reservation),
-            &responses,
-        );
+        let submitted = self.submit(&shard, connection.budget(), (decoded, permits), &responses);
         let (flight, id) = match submitted {
             Ok(submitted) => submitted,
             Err(error) => return refused(error),
@@ -165,8 +161,8 @@ impl GenerateCall {
         Ok(answer)
     }
 
-    fn room_target(&self) -> RoomTarget<'_> {
-        RoomTarget {
+    fn acquire_target(&self) -> AcquireTarget<'_> {
+        AcquireTarget {
             model: &self.model,
             version: self.version,
             tenant: self.tenant,
@@ -176,11 +172,11 @@ impl GenerateCall {
 
     /// The answer to request `id`, which is not let in.
     #[cold]
-    fn no_room(&self, id: &str, refusal: RoomRefusal) -> HttpResponse {
+    fn error(&self, id: &str, refusal: AcquireError) -> HttpResponse {
         let error = match refusal {
-            RoomRefusal::Late => return deadline::exceeded(),
-            RoomRefusal::Limit(limit) => refuse_over_limit(&self.model, id, limit),
-            RoomRefusal::Gone(error) => error,
+            AcquireError::DeadlineExceeded => return deadline::exceeded(),
+            AcquireError::Limit(limit) => refuse_over_limit(&self.model, id, limit),
+            AcquireError::Gone(error) => error,
         };
         api::note_refusal(id, &error.message);
         HttpResponse::error(&error, ContentType::Json)
@@ -208,7 +204,7 @@ impl GenerateCall {
         &self,
         shard: &Rc<Shard>,
         budget: &Arc<Budget>,
-        (mut decoded, reservation): (Box<GenerateRequest>, Reservation),
+        (mut decoded, permits): (Box<GenerateRequest>, RequestPermits),
         responses: &Rc<ResponseQueue>,
     ) -> Result<(StreamRequest, Box<str>), Error> {
         let mut draft = decoded.draft();
@@ -222,7 +218,7 @@ impl GenerateCall {
         let options = SubmitOptions {
             version: self.version,
             tenant: self.tenant,
-            reservation,
+            permits,
             deadline_ns: self.deadline_ns,
         };
         match shard.infer_into(responses, &self.model, draft, options) {

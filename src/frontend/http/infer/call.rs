@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use conch_engine::admission::refuse_over_limit;
 use conch_engine::gpus::GpuHost;
-use conch_engine::{Error, ModelVersion, Reservation, Tenant};
+use conch_engine::{Error, ModelVersion, RequestPermits, Tenant};
 use conch_memory::{Budget, ByteView};
 
 use super::decode::{self, InferRequest, JsonLimits, decode};
@@ -20,7 +20,7 @@ use crate::http::dialect::Dialect;
 use crate::http::head::{BodyFraming, RequestHead, length_refusal};
 use crate::http::{coding, deadline};
 use crate::shard::{
-    HeldPermit, ResponseFuture, Room, RoomRefusal, RoomTarget, Shard, SubmitOptions,
+    AcquireError, AcquireOutcome, AcquireTarget, HeldPermit, ResponseFuture, Shard, SubmitOptions,
 };
 use crate::trace::ActiveTrace;
 
@@ -208,17 +208,17 @@ impl InferCall {
             }
         }
         let held = self.permit.take();
-        let reservation = match shard.reserve(self.room_target(), held) {
-            Ok(Room::Reserved(reservation)) => reservation,
-            Ok(Room::Awaited(room)) => {
+        let permits = match shard.acquire(self.acquire_target(), held) {
+            Ok(AcquireOutcome::Acquired(permits)) => permits,
+            Ok(AcquireOutcome::Waiting(room)) => {
                 decoded.mark_complete();
                 // Boxed, as below.
                 let outcome = Box::pin(connection.await_reply(room)).await?;
-                outcome.map_err(|refusal| self.no_room(decoded.id(), refusal))?
+                outcome.map_err(|refusal| self.error(decoded.id(), refusal))?
             }
-            Err(limit) => return Err(self.no_room(decoded.id(), RoomRefusal::Limit(limit))),
+            Err(limit) => return Err(self.error(decoded.id(), AcquireError::Limit(limit))),
         };
-        let reply = self.submit(&shard, connection.budget(), &mut decoded, reservation)?;
+        let reply = self.submit(&shard, connection.budget(), &mut decoded, permits)?;
         let outcome = connection.await_reply(reply).await?;
         if let Some(traced) = self.traced {
             connection.note_traced(traced);
@@ -258,8 +258,8 @@ impl InferCall {
         }
     }
 
-    fn room_target(&self) -> RoomTarget<'_> {
-        RoomTarget {
+    fn acquire_target(&self) -> AcquireTarget<'_> {
+        AcquireTarget {
             model: &self.model,
             version: self.version,
             tenant: self.tenant,
@@ -269,13 +269,13 @@ impl InferCall {
 
     /// Why request `id` is not let in.
     #[cold]
-    fn no_room(&self, id: &str, refusal: RoomRefusal) -> InferFailure {
+    fn error(&self, id: &str, refusal: AcquireError) -> InferFailure {
         match refusal {
-            RoomRefusal::Limit(limit) => {
+            AcquireError::Limit(limit) => {
                 request_failure(id, refuse_over_limit(&self.model, id, limit))
             }
-            RoomRefusal::Late => InferFailure::Late,
-            RoomRefusal::Gone(error) => request_failure(id, error),
+            AcquireError::DeadlineExceeded => InferFailure::Late,
+            AcquireError::Gone(error) => request_failure(id, error),
         }
     }
 
@@ -286,7 +286,7 @@ impl InferCall {
         shard: &Rc<Shard>,
         budget: &Arc<Budget>,
         decoded: &mut InferRequest,
-        reservation: Reservation,
+        permits: RequestPermits,
     ) -> Result<ResponseFuture, InferFailure> {
         let takes_lent = self.answers_in.is_none() && decoded.is_all_binary();
         // Out of memory: its id stays untold.
@@ -306,7 +306,7 @@ impl InferCall {
         let options = SubmitOptions {
             version: self.version,
             tenant: self.tenant.take(),
-            reservation,
+            permits,
             deadline_ns: self.deadline_ns,
         };
         shard

@@ -3,7 +3,7 @@
 //! A request that would be one too many waits on its shard, for a time and in a number that are
 //! bounded, and nothing behind it is read: the next request of an HTTP/1 connection or of a stream
 //! stays in the socket's buffers; other calls of an HTTP/2 connection go on. So clients that are
-//! many and quick get their turns without being refused, and the CPU goes into executions in place
+//! many and quick get their turns without being refused, and the CPU goes into executions in position
 //! of refusals. The future of a request that waits is in `shard/room.rs`.
 //!
 //! - `queue`: the requests that wait, by the limit that they wait for, in a fair order.
@@ -11,8 +11,8 @@
 //! - `neighbors`: shards that have waited longest, so that none keeps all room to itself.
 
 mod neighbors;
-mod pace;
 mod queue;
+mod rate;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use self::queue::AdmissionQueue;
 pub(crate) use neighbors::WaitingShards;
-pub(super) use queue::{LimitKey, Place};
+pub(super) use queue::{LimitKey, QueuePosition};
 
 /// The requests of one shard that wait for room. One per shard.
 pub(super) struct Admission {
@@ -49,39 +49,45 @@ impl Admission {
         self.queue.borrow().has(key)
     }
 
-    /// A place for a request of `connection` that waits for `key`, for `patience_ns` at most if its
+    /// A position for a request of `connection` that waits for `key`, for `patience_ns` at most if its
     /// client has set a deadline; none if it is not to wait.
     pub(super) fn join(
         &self,
         connection: u64,
         key: LimitKey,
         patience_ns: Option<u64>,
-    ) -> Option<Place> {
+    ) -> Option<QueuePosition> {
         self.queue.borrow_mut().join(connection, key, patience_ns)
     }
 
-    /// Has the request at `place` wait for `key` since `since_ns`. Whether it is the first.
-    pub(super) fn wait(&self, key: LimitKey, place: Place, waker: &Waker, since_ns: u64) -> bool {
-        let before = self.queue.borrow_mut().wait(key, place, waker, since_ns);
+    /// Has the request at `position` wait for `key` since `since_ns`. Whether it is the first.
+    pub(super) fn wait(
+        &self,
+        key: LimitKey,
+        position: QueuePosition,
+        waker: &Waker,
+        since_ns: u64,
+    ) -> bool {
+        let before = self.queue.borrow_mut().wait(key, position, waker, since_ns);
         // The task of that waker may end with it, and use the queue.
         drop(before);
         self.show_oldest(key);
-        self.is_first(key, place)
+        self.is_first(key, position)
     }
 
-    /// Whether nobody who waits for `key` is before `place`.
-    pub(super) fn is_first(&self, key: LimitKey, place: Place) -> bool {
-        self.queue.borrow().is_first(key, place)
+    /// Whether nobody who waits for `key` is before `position`.
+    pub(super) fn is_first(&self, key: LimitKey, position: QueuePosition) -> bool {
+        self.queue.borrow().is_first(key, position)
     }
 
     /// A request that waited for `key` is about to be let in.
-    pub(super) fn note_let_in(&self, key: LimitKey, place: Place, now_ns: u64) {
-        self.queue.borrow_mut().note_let_in(key, place, now_ns);
+    pub(super) fn note_let_in(&self, key: LimitKey, position: QueuePosition, now_ns: u64) {
+        self.queue.borrow_mut().note_let_in(key, position, now_ns);
     }
 
     /// Takes a request out of those that wait for `key`. If it was the first, the next one looks.
-    pub(super) fn take_out(&self, key: LimitKey, place: Place) {
-        let (own, next) = self.queue.borrow_mut().take_out(key, place);
+    pub(super) fn take_out(&self, key: LimitKey, position: QueuePosition) {
+        let (own, next) = self.queue.borrow_mut().take_out(key, position);
         if let Some(next) = next {
             next.wake();
         }

@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use conch_engine::{LimitOwner, ModelVersion};
 
-use super::pace::Pace;
+use super::rate::AdmissionRate;
 
 /// Groups that look for room at a time: clients may say that they are thousands of tenants, and all
 /// of these would look after every reply.
@@ -41,10 +41,10 @@ impl LimitKey {
     }
 }
 
-/// The place of a request in the order of all that wait. It keeps it when it waits for another
+/// The position of a request in the order of all that wait. It keeps it when it waits for another
 /// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::shard) struct Place {
+pub(in crate::shard) struct QueuePosition {
     round: u64,
     number: u64,
 }
@@ -55,12 +55,12 @@ struct WaitingRequest {
 }
 
 struct WaitingGroup {
-    waiting: BTreeMap<Place, WaitingRequest>,
-    pace: Pace,
+    waiting: BTreeMap<QueuePosition, WaitingRequest>,
+    rate: AdmissionRate,
 }
 
 /// What waits of one connection.
-struct Backlog {
+struct ConnectionBacklog {
     count: usize,
     last_round: u64,
 }
@@ -68,7 +68,7 @@ struct Backlog {
 pub(in crate::shard) struct AdmissionQueue {
     groups: BTreeMap<LimitKey, WaitingGroup>,
     /// Of connections that wait.
-    backlogs: BTreeMap<u64, Backlog>,
+    backlogs: BTreeMap<u64, ConnectionBacklog>,
     /// The last group whose first were told to look.
     last_told: LimitKey,
     /// The round of whoever was let in last.
@@ -100,7 +100,7 @@ impl AdmissionQueue {
         self.groups.contains_key(&key)
     }
 
-    /// A place for a request of `connection`; none if too many wait, or if by the pace of `key` its
+    /// A position for a request of `connection`; none if too many wait, or if by the rate of `key` its
     /// turn comes after the `patience_ns` of a client with a deadline. Others wait all the same:
     /// refused at once, they would come again at once.
     pub(in crate::shard) fn join(
@@ -108,7 +108,7 @@ impl AdmissionQueue {
         connection: u64,
         key: LimitKey,
         patience_ns: Option<u64>,
-    ) -> Option<Place> {
+    ) -> Option<QueuePosition> {
         if self.count >= self.count_max {
             return None;
         }
@@ -117,7 +117,7 @@ impl AdmissionQueue {
             // Each connection has as many turns before as this one has requests that wait.
             let turns = (own_count + 1).saturating_mul(self.backlogs.len());
             let ahead_count = group.waiting.len().min(turns);
-            if group.pace.expect_ns(ahead_count) > Some(patience_ns) {
+            if group.rate.expect_ns(ahead_count) > Some(patience_ns) {
                 return None;
             }
         }
@@ -125,33 +125,33 @@ impl AdmissionQueue {
             Some(own) => self.round.max(own.last_round + 1),
             None => self.round,
         };
-        let backlog = Backlog {
+        let backlog = ConnectionBacklog {
             count: own_count + 1,
             last_round: round,
         };
         self.backlogs.insert(connection, backlog);
         self.count += 1;
         self.next_number += 1;
-        Some(Place {
+        Some(QueuePosition {
             round,
             number: self.next_number,
         })
     }
 
-    /// Has the request at `place` wait for `key` since `since_ns`. Returns the waker that it had
+    /// Has the request at `position` wait for `key` since `since_ns`. Returns the waker that it had
     /// there before.
     pub(in crate::shard) fn wait(
         &mut self,
         key: LimitKey,
-        place: Place,
+        position: QueuePosition,
         waker: &Waker,
         since_ns: u64,
     ) -> Option<Waker> {
         let group = self.groups.entry(key).or_insert_with(|| WaitingGroup {
             waiting: BTreeMap::new(),
-            pace: Pace::begin(since_ns),
+            rate: AdmissionRate::begin(since_ns),
         });
-        if let Some(waiting) = group.waiting.get_mut(&place) {
+        if let Some(waiting) = group.waiting.get_mut(&position) {
             if waiting.waker.will_wake(waker) {
                 return None;
             }
@@ -160,17 +160,17 @@ impl AdmissionQueue {
         let waker = waker.clone();
         group
             .waiting
-            .insert(place, WaitingRequest { waker, since_ns });
+            .insert(position, WaitingRequest { waker, since_ns });
         None
     }
 
-    /// Whether nobody who waits for `key` is before `place`.
-    pub(in crate::shard) fn is_first(&self, key: LimitKey, place: Place) -> bool {
+    /// Whether nobody who waits for `key` is before `position`.
+    pub(in crate::shard) fn is_first(&self, key: LimitKey, position: QueuePosition) -> bool {
         let first = self
             .groups
             .get(&key)
             .and_then(|group| group.waiting.keys().next());
-        first.is_none_or(|first| *first >= place)
+        first.is_none_or(|first| *first >= position)
     }
 
     /// Since when the first waits for `key`; none: nobody does.
@@ -208,13 +208,13 @@ impl AdmissionQueue {
     pub(in crate::shard) fn take_out(
         &mut self,
         key: LimitKey,
-        place: Place,
+        position: QueuePosition,
     ) -> (Option<Waker>, Option<Waker>) {
-        let was_first = self.is_first(key, place);
+        let was_first = self.is_first(key, position);
         let Some(group) = self.groups.get_mut(&key) else {
             return (None, None);
         };
-        let own = group.waiting.remove(&place).map(|waiting| waiting.waker);
+        let own = group.waiting.remove(&position).map(|waiting| waiting.waker);
         let next = group.waiting.values().next();
         let next = next.filter(|_| was_first).map(|next| next.waker.clone());
         if group.waiting.is_empty() {
@@ -224,10 +224,15 @@ impl AdmissionQueue {
     }
 
     /// A request that waited for `key` is about to be let in.
-    pub(in crate::shard) fn note_let_in(&mut self, key: LimitKey, place: Place, now_ns: u64) {
-        self.round = self.round.max(place.round);
+    pub(in crate::shard) fn note_let_in(
+        &mut self,
+        key: LimitKey,
+        position: QueuePosition,
+        now_ns: u64,
+    ) {
+        self.round = self.round.max(position.round);
         if let Some(group) = self.groups.get_mut(&key) {
-            group.pace.note(now_ns);
+            group.rate.note(now_ns);
         }
     }
 
@@ -254,27 +259,31 @@ mod tests {
     };
 
     /// Joins and waits; none if it is refused.
-    fn add(queue: &mut AdmissionQueue, connection: u64, key: LimitKey) -> Option<Place> {
-        let place = queue.join(connection, key, None)?;
-        assert!(queue.wait(key, place, Waker::noop(), 0).is_none());
-        Some(place)
+    fn add(queue: &mut AdmissionQueue, connection: u64, key: LimitKey) -> Option<QueuePosition> {
+        let position = queue.join(connection, key, None)?;
+        assert!(queue.wait(key, position, Waker::noop(), 0).is_none());
+        Some(position)
     }
 
-    /// Lets the first in, among those at `places`. Returns its index.
-    fn let_in(queue: &mut AdmissionQueue, key: LimitKey, places: &[(u64, Place)]) -> usize {
-        let waits = |place: Place| {
+    /// Lets the first in, among those at `positions`. Returns its index.
+    fn let_in(
+        queue: &mut AdmissionQueue,
+        key: LimitKey,
+        positions: &[(u64, QueuePosition)],
+    ) -> usize {
+        let waits = |position: QueuePosition| {
             queue
                 .groups
                 .get(&key)
-                .is_some_and(|group| group.waiting.contains_key(&place))
+                .is_some_and(|group| group.waiting.contains_key(&position))
         };
-        let index = places
+        let index = positions
             .iter()
-            .position(|(_, place)| waits(*place) && queue.is_first(key, *place))
+            .position(|(_, position)| waits(*position) && queue.is_first(key, *position))
             .expect("somebody is first");
-        let (connection, place) = places[index];
-        queue.note_let_in(key, place, 0);
-        queue.take_out(key, place);
+        let (connection, position) = positions[index];
+        queue.note_let_in(key, position, 0);
+        queue.take_out(key, position);
         queue.leave(connection);
         index
     }
@@ -288,13 +297,13 @@ mod tests {
             (&[1, 1, 1, 2, 3, 2], &[0, 3, 4, 1, 5, 2]),
             (&[1, 1, 2, 2, 1, 3], &[0, 2, 5, 1, 3, 4]),
         ] {
-            let places: Vec<_> = connections
+            let positions: Vec<_> = connections
                 .iter()
                 .map(|number| (*number, add(&mut queue, *number, MODEL).unwrap()))
                 .collect();
-            let order: Vec<_> = places
+            let order: Vec<_> = positions
                 .iter()
-                .map(|_| let_in(&mut queue, MODEL, &places))
+                .map(|_| let_in(&mut queue, MODEL, &positions))
                 .collect();
             assert_eq!(order, expected, "{connections:?}");
             assert!(queue.is_empty() && queue.backlogs.is_empty() && queue.count == 0);
@@ -304,15 +313,17 @@ mod tests {
     #[test]
     fn a_latecomer_is_behind_no_backlog_and_before_nobody_who_waits() {
         let mut queue = AdmissionQueue::new(100);
-        let mut places: Vec<_> = (0..3)
+        let mut positions: Vec<_> = (0..3)
             .map(|_| (1, add(&mut queue, 1, MODEL).unwrap()))
             .collect();
-        assert_eq!(let_in(&mut queue, MODEL, &places), 0);
-        assert_eq!(let_in(&mut queue, MODEL, &places), 1);
+        assert_eq!(let_in(&mut queue, MODEL, &positions), 0);
+        assert_eq!(let_in(&mut queue, MODEL, &positions), 1);
         // Another connection comes, and this one again: its turn is after the other's.
-        places.push((2, add(&mut queue, 2, MODEL).unwrap()));
-        places.push((1, add(&mut queue, 1, MODEL).unwrap()));
-        let order: Vec<_> = (0..3).map(|_| let_in(&mut queue, MODEL, &places)).collect();
+        positions.push((2, add(&mut queue, 2, MODEL).unwrap()));
+        positions.push((1, add(&mut queue, 1, MODEL).unwrap()));
+        let order: Vec<_> = (0..3)
+            .map(|_| let_in(&mut queue, MODEL, &positions))
+            .collect();
         assert_eq!(order, [3, 2, 4]);
     }
 
@@ -321,11 +332,11 @@ mod tests {
         let mut queue = AdmissionQueue::new(100);
         let wakers: [_; 3] = std::array::from_fn(|_| Arc::new(WakeCount::default()));
         let keys = [LimitKey::SERVER, MODEL, MODEL];
-        let places: Vec<_> = std::iter::zip(keys, &wakers)
+        let positions: Vec<_> = std::iter::zip(keys, &wakers)
             .map(|(key, count)| {
-                let place = queue.join(1, key, None).unwrap();
-                queue.wait(key, place, &Waker::from(Arc::clone(count)), 7);
-                place
+                let position = queue.join(1, key, None).unwrap();
+                queue.wait(key, position, &Waker::from(Arc::clone(count)), 7);
+                position
             })
             .collect();
         let counts = || wakers.each_ref().map(|count| count.get());
@@ -334,21 +345,21 @@ mod tests {
         assert_eq!(queue.firsts(2).len(), 3);
         assert_eq!(queue.waits_since(LimitKey::SERVER), Some(7));
         // The next is told when the first goes, for whatever reason; not when another does.
-        let (_, next) = queue.take_out(LimitKey::SERVER, places[0]);
+        let (_, next) = queue.take_out(LimitKey::SERVER, positions[0]);
         assert!(next.is_none() && !queue.has(LimitKey::SERVER));
-        let (own, next) = queue.take_out(MODEL, places[1]);
+        let (own, next) = queue.take_out(MODEL, positions[1]);
         assert!(own.is_some());
         next.unwrap().wake();
         assert_eq!(counts(), [1, 1, 1]);
-        // It waits for another limit, in its old place: before those of its connection that came
+        // It waits for another limit, in its old position: before those of its connection that came
         // since.
         let late = add(&mut queue, 1, LimitKey::SERVER).unwrap();
         assert!(queue.is_first(LimitKey::SERVER, late));
-        queue.wait(LimitKey::SERVER, places[1], Waker::noop(), 7);
+        queue.wait(LimitKey::SERVER, positions[1], Waker::noop(), 7);
         assert!(!queue.is_first(LimitKey::SERVER, late));
-        assert!(queue.is_first(LimitKey::SERVER, places[1]));
-        queue.take_out(MODEL, places[2]);
-        let (_, next) = queue.take_out(MODEL, places[2]);
+        assert!(queue.is_first(LimitKey::SERVER, positions[1]));
+        queue.take_out(MODEL, positions[2]);
+        let (_, next) = queue.take_out(MODEL, positions[2]);
         assert!(next.is_none(), "it was taken out already");
     }
 
@@ -365,8 +376,13 @@ mod tests {
         let counts: Vec<_> = (0..150)
             .map(|number| {
                 let count = Arc::new(WakeCount::default());
-                let place = queue.join(1, key_of(number), None).unwrap();
-                queue.wait(key_of(number), place, &Waker::from(Arc::clone(&count)), 0);
+                let position = queue.join(1, key_of(number), None).unwrap();
+                queue.wait(
+                    key_of(number),
+                    position,
+                    &Waker::from(Arc::clone(&count)),
+                    0,
+                );
                 count
             })
             .collect();
@@ -385,15 +401,15 @@ mod tests {
     #[test]
     fn too_many_and_those_in_vain_do_not_wait() {
         let mut queue = AdmissionQueue::new(20);
-        let places: Vec<_> = (0..20)
+        let positions: Vec<_> = (0..20)
             .map(|number| (number, add(&mut queue, number, MODEL).unwrap()))
             .collect();
         assert!(add(&mut queue, 20, MODEL).is_none(), "the bound");
         // One is let in every 10 ms.
         for number in 1..=8 {
-            let (connection, place) = places[number as usize - 1];
-            queue.note_let_in(MODEL, place, number * 10_000_000);
-            queue.take_out(MODEL, place);
+            let (connection, position) = positions[number as usize - 1];
+            queue.note_let_in(MODEL, position, number * 10_000_000);
+            queue.take_out(MODEL, position);
             queue.leave(connection);
         }
         let mut joins =

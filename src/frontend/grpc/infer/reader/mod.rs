@@ -12,7 +12,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use conch_engine::Reservation;
+use conch_engine::RequestPermits;
 use conch_engine::gpus::GpuHost;
 use conch_engine::model::registry::Snapshot;
 use conch_memory::{
@@ -90,7 +90,7 @@ pub(in crate::grpc) struct CompleteMessage {
     pub(in crate::grpc) raws: SmallVec<[ByteView; 2]>,
     /// What keeps its model, or why that is not there; nothing unless models come when they are
     /// asked for. Boxed, as above.
-    pub(in crate::grpc) ensured: Option<Box<Result<Reservation, GrpcStatus>>>,
+    pub(in crate::grpc) ensured: Option<Box<Result<RequestPermits, GrpcStatus>>>,
 }
 
 /// Where in the message the next byte belongs.

@@ -6,16 +6,16 @@ const STRETCH_COUNT: u64 = 8;
 
 /// Measured over stretches of time in which somebody waited.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct AdmissionRate {
     stretch_begin_ns: u64,
     stretch_count: u64,
     /// Of the last stretch: nanoseconds per request.
     interval_ns: Option<u64>,
 }
 
-impl Pace {
-    pub(super) fn begin(now_ns: u64) -> Pace {
-        Pace {
+impl AdmissionRate {
+    pub(super) fn begin(now_ns: u64) -> AdmissionRate {
+        AdmissionRate {
             stretch_begin_ns: now_ns,
             stretch_count: 0,
             interval_ns: None,
@@ -27,9 +27,9 @@ impl Pace {
         self.stretch_count += 1;
         let elapsed_ns = now_ns.saturating_sub(self.stretch_begin_ns);
         if elapsed_ns >= STRETCH_NS && self.stretch_count >= STRETCH_COUNT {
-            *self = Pace {
+            *self = AdmissionRate {
                 interval_ns: Some(elapsed_ns / self.stretch_count),
-                ..Pace::begin(now_ns)
+                ..AdmissionRate::begin(now_ns)
             };
         }
     }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_pace_is_that_of_a_whole_stretch() {
-        let mut pace = Pace::begin(0);
+        let mut rate = AdmissionRate::begin(0);
         // Four batches of 64, one every 10 ms. The first request of the second and that of the
         // fourth end a stretch: 65 requests in 20 ms, and 128.
         for (batch, expected_ns) in [
@@ -57,21 +57,21 @@ mod tests {
             (4, Some(20_000_000 / 128 * 100)),
         ] {
             for _ in 0..64 {
-                pace.note(batch * 10_000_000);
+                rate.note(batch * 10_000_000);
             }
-            assert_eq!(pace.expect_ns(100), expected_ns, "{batch}");
+            assert_eq!(rate.expect_ns(100), expected_ns, "{batch}");
         }
     }
 
     #[test]
     fn few_requests_say_nothing() {
-        let mut pace = Pace::begin(0);
+        let mut rate = AdmissionRate::begin(0);
         for number in 1..STRETCH_COUNT {
-            pace.note(number * 1_000_000_000);
-            assert_eq!(pace.expect_ns(1), None);
+            rate.note(number * 1_000_000_000);
+            assert_eq!(rate.expect_ns(1), None);
         }
-        pace.note(8_000_000_000);
-        assert_eq!(pace.expect_ns(3), Some(3_000_000_000));
-        assert_eq!(pace.expect_ns(usize::MAX), Some(u64::MAX));
+        rate.note(8_000_000_000);
+        assert_eq!(rate.expect_ns(3), Some(3_000_000_000));
+        assert_eq!(rate.expect_ns(usize::MAX), Some(u64::MAX));
     }
 }

@@ -1,7 +1,7 @@
 //! Room for a request that is not submitted yet.
 //!
-//! Who can wait for room (a front end) reserves it before it makes the request, and tries again
-//! later if there is none. A reservation that is dropped gives the room back.
+//! Who can wait for room (a front end) acquires permits before it makes the request, and tries again
+//! later if there is none. What is dropped gives its permits back.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{InFlightPermit, ModelVersion, Rejected};
 
 /// Why there is no room for a request at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoRoom {
+pub enum TryAcquireError {
     Limit(ReachedLimit),
     /// The model takes no more requests: another version, or none, has taken its place.
     Retired,
@@ -18,7 +18,7 @@ pub enum NoRoom {
 
 /// What a request has before it is admitted. Empty: nothing yet.
 #[derive(Debug, Default)]
-pub struct Reservation {
+pub struct RequestPermits {
     /// Its place in the server and among its tenant's requests, where those are bounded.
     pub(super) limit: Option<Permit>,
     /// Its place in the model: where that was loaded for the request, or bounds its requests.
@@ -26,10 +26,10 @@ pub struct Reservation {
     pub(super) held: Option<Box<InFlightPermit>>,
 }
 
-impl Reservation {
+impl RequestPermits {
     /// For a request whose model was loaded for it.
-    pub fn holding(held: Option<Box<InFlightPermit>>) -> Reservation {
-        Reservation { limit: None, held }
+    pub fn holding(held: Option<Box<InFlightPermit>>) -> RequestPermits {
+        RequestPermits { limit: None, held }
     }
 
     /// The place in the model alone, if it has one.
@@ -47,9 +47,9 @@ impl Reservation {
         limits: Option<&Arc<AdmissionLimits>>,
         model: &Arc<ModelVersion>,
         tenant: Option<Tenant>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), TryAcquireError> {
         let limit = match (limits, &self.limit) {
-            (Some(limits), None) => Some(limits.enter(tenant).map_err(NoRoom::Limit)?),
+            (Some(limits), None) => Some(limits.enter(tenant).map_err(TryAcquireError::Limit)?),
             _ => None,
         };
         if self.held.is_none() {
@@ -63,21 +63,21 @@ impl Reservation {
 }
 
 /// A place in `model`, if it bounds its requests.
-fn hold(model: &Arc<ModelVersion>) -> Result<Option<InFlightPermit>, NoRoom> {
+fn hold(model: &Arc<ModelVersion>) -> Result<Option<InFlightPermit>, TryAcquireError> {
     if !model.limits_requests() {
         // What took its place may bound them.
         return match model.is_retired() {
-            true => Err(NoRoom::Retired),
+            true => Err(TryAcquireError::Retired),
             false => Ok(None),
         };
     }
     match InFlightPermit::new(model) {
         Ok(permit) => Ok(Some(permit)),
-        Err(Rejected::OverModelLimit) => Err(NoRoom::Limit(ReachedLimit {
+        Err(Rejected::OverModelLimit) => Err(TryAcquireError::Limit(ReachedLimit {
             owner: LimitOwner::Model,
             max: model.requests_max(),
         })),
-        Err(Rejected::Retired) => Err(NoRoom::Retired),
+        Err(Rejected::Retired) => Err(TryAcquireError::Retired),
         // Not for want of room under a limit: admission says so.
         Err(Rejected::Full) => Ok(None),
     }
@@ -107,11 +107,11 @@ mod tests {
         let tenant = |name: &[u8]| limits.and_then(|limits| limits.tenant(name));
         let (a, b) = (tenant(b"a"), tenant(b"b"));
         let reserve = |model, tenant| {
-            let mut made = Reservation::default();
+            let mut made = RequestPermits::default();
             match made.complete(limits, model, tenant) {
                 Ok(()) => Ok(made),
-                Err(NoRoom::Limit(limit)) => Err((limit.owner, limit.max)),
-                Err(NoRoom::Retired) => panic!("it serves"),
+                Err(TryAcquireError::Limit(limit)) => Err((limit.owner, limit.max)),
+                Err(TryAcquireError::Retired) => panic!("it serves"),
             }
         };
         let first = reserve(&bounded, a).unwrap();
@@ -132,7 +132,7 @@ mod tests {
         let bounded = model(ONE);
         let limits = limits(1);
         let held = InFlightPermit::new(&bounded).unwrap();
-        let mut made = Reservation::holding(Some(Box::new(held)));
+        let mut made = RequestPermits::holding(Some(Box::new(held)));
         for _ in 0..2 {
             assert_eq!(made.complete(limits.as_ref(), &bounded, None), Ok(()));
         }
@@ -145,14 +145,14 @@ mod tests {
         for model in [model(ONE), model("")] {
             let held = InFlightPermit::new(&model).unwrap();
             model.retire();
-            let mut late = Reservation::default();
+            let mut late = RequestPermits::default();
             for _ in 0..2 {
                 let outcome = late.complete(limits.as_ref(), &model, None);
-                assert_eq!(outcome, Err(NoRoom::Retired));
+                assert_eq!(outcome, Err(TryAcquireError::Retired));
             }
             assert!(late.limit.is_none() && late.held.is_none());
             // Who is in stays in.
-            let mut early = Reservation::holding(Some(Box::new(held)));
+            let mut early = RequestPermits::holding(Some(Box::new(held)));
             assert_eq!(early.complete(limits.as_ref(), &model, None), Ok(()));
         }
     }

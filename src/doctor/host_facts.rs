@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 use conch_cuda::{DeviceProperties, Driver, DriverAbsent};
 use conch_engine::threads::topology::Topology;
 use conch_net::limits::{self, ProcessLimit};
-use conch_net::machine::{Machine, Tree};
+use conch_net::machine::{Machine, SystemFiles};
 use conch_net::ring::{Ring, Setup};
 use conch_net::uring;
 
 /// What a server asks of its process.
 #[derive(Clone, Copy, Debug)]
-pub struct Needs {
+pub struct Requirements {
     pub open_files: u64,
     /// None if its network threads lock no memory.
     pub locked_bytes: Option<u64>,
 }
 
 /// What an examination is made from.
-pub struct Surroundings {
+pub struct HostFacts {
     root: PathBuf,
     /// The CPUs that this process may use, and what they are part of.
     pub(crate) topology: Topology,
@@ -42,13 +42,13 @@ pub(crate) struct GpuDriver {
 
 const RING_ENTRIES: u32 = 4;
 
-impl Surroundings {
+impl HostFacts {
     /// Those of this process. It raises this process' limits as a server does, makes a ring for a
     /// moment, and loads the driver of GPUs, which may block for seconds.
-    pub fn here() -> Surroundings {
+    pub fn here() -> HostFacts {
         let soft = |limit: ProcessLimit| limit.soft;
         let ring = Ring::new(RING_ENTRIES).map(|ring| ring.setup());
-        Surroundings {
+        HostFacts {
             root: PathBuf::from("/"),
             topology: Topology::detect(),
             ring: ring.map_err(|error| uring::explain(&error)),
@@ -67,9 +67,9 @@ impl Surroundings {
 
     /// Those of a machine whose files lie below `root`, with nothing to complain of in its process.
     #[cfg(test)]
-    pub(crate) fn recorded(root: &Path, cpus: &[usize], quota_cpus: Option<f64>) -> Surroundings {
+    pub(crate) fn recorded(root: &Path, cpus: &[usize], quota_cpus: Option<f64>) -> HostFacts {
         let machine = Machine::read(root, cpus);
-        Surroundings {
+        HostFacts {
             root: root.to_owned(),
             topology: Topology::new(machine, cpus.to_vec(), quota_cpus),
             ring: Ok(Setup::Deferred),
@@ -80,8 +80,8 @@ impl Surroundings {
         }
     }
 
-    pub(crate) fn files(&self) -> Tree<'_> {
-        Tree::new(Path::new(&self.root))
+    pub(crate) fn files(&self) -> SystemFiles<'_> {
+        SystemFiles::new(Path::new(&self.root))
     }
 
     pub(crate) fn machine(&self) -> &Machine {

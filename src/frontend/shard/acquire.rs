@@ -8,11 +8,12 @@ use std::task::{Context, Poll};
 
 use conch_engine::admission::refuse;
 use conch_engine::{
-    Error, LimitOwner, ModelVersion, NoRoom, ReachedLimit, Rejected, Reservation, Tenant, clock,
+    Error, LimitOwner, ModelVersion, ReachedLimit, Rejected, RequestPermits, Tenant,
+    TryAcquireError, clock,
 };
 use conch_log as log;
 
-use super::admission::{LimitKey, Place};
+use super::admission::{LimitKey, QueuePosition};
 use super::ensure_loaded::HeldPermit;
 use super::runtime::Timer;
 use super::state::Shard;
@@ -24,26 +25,26 @@ const LOOK_NS: u64 = 100_000;
 const LOOK_NS_MAX: u64 = 1_000_000;
 
 /// Room for a request, or a place among those that wait for it.
-pub(crate) enum Room {
-    Reserved(Reservation),
+pub(crate) enum AcquireOutcome {
+    Acquired(RequestPermits),
     /// Boxed: rare, and what it keeps would make every connection larger.
-    Awaited(Box<RoomFuture>),
+    Waiting(Box<AcquireFuture>),
 }
 
 /// Why a request that waited is not let in.
 #[derive(Debug)]
-pub(crate) enum RoomRefusal {
+pub(crate) enum AcquireError {
     /// There was no room under a limit for too long.
     Limit(ReachedLimit),
     /// The client's own deadline has passed.
-    Late,
+    DeadlineExceeded,
     /// The model is gone.
     Gone(Error),
 }
 
 /// What a request needs room for.
 #[derive(Clone, Copy)]
-pub(crate) struct RoomTarget<'a> {
+pub(crate) struct AcquireTarget<'a> {
     /// What the registry showed when the request was parsed.
     pub(crate) model: &'a Arc<ModelVersion>,
     /// What was asked for; none: the highest that is ready.
@@ -59,35 +60,35 @@ impl Shard {
     ///
     /// # Errors
     /// The limit that is reached, where the request is not to wait, or would in vain.
-    pub(crate) fn reserve(
+    pub(crate) fn acquire(
         self: &Rc<Self>,
-        target: RoomTarget<'_>,
+        target: AcquireTarget<'_>,
         held: HeldPermit,
-    ) -> Result<Room, ReachedLimit> {
-        let RoomTarget { model, tenant, .. } = target;
-        let mut reservation = Reservation::holding(held);
+    ) -> Result<AcquireOutcome, ReachedLimit> {
+        let AcquireTarget { model, tenant, .. } = target;
+        let mut permits = RequestPermits::holding(held);
         let engine = self.server.engine();
         if !engine.limits_requests(model) {
-            return Ok(Room::Reserved(reservation));
+            return Ok(AcquireOutcome::Acquired(permits));
         }
         let now_ns = clock::monotonic_ns();
-        let no_room = match self.awaited_limit(model, tenant, now_ns) {
-            Some(limit) => NoRoom::Limit(limit),
-            None => match engine.reserve(model, tenant, &mut reservation) {
-                Ok(()) => return Ok(Room::Reserved(reservation)),
-                Err(no_room) => no_room,
+        let error = match self.awaited_limit(model, tenant, now_ns) {
+            Some(limit) => TryAcquireError::Limit(limit),
+            None => match engine.acquire(model, tenant, &mut permits) {
+                Ok(()) => return Ok(AcquireOutcome::Acquired(permits)),
+                Err(error) => error,
             },
         };
-        let limit = match no_room {
-            NoRoom::Limit(limit) => limit,
+        let limit = match error {
+            TryAcquireError::Limit(limit) => limit,
             // Its first look goes to what took the model's place.
-            NoRoom::Retired => engine.limit_of(LimitOwner::Model, model),
+            TryAcquireError::Retired => engine.limit_of(LimitOwner::Model, model),
         };
-        let room = match RoomFuture::new(self, target, reservation, limit, now_ns) {
+        let room = match AcquireFuture::new(self, target, permits, limit, now_ns) {
             Ok(room) => room,
             // Admission follows the reload, and refuses at once.
-            Err(_) if no_room == NoRoom::Retired => {
-                return Ok(Room::Reserved(Reservation::default()));
+            Err(_) if error == TryAcquireError::Retired => {
+                return Ok(AcquireOutcome::Acquired(RequestPermits::default()));
             }
             Err(limit) => {
                 self.offer_cpu();
@@ -99,7 +100,7 @@ impl Shard {
             1,
             "a request to model '{name}' waits for room beside {max} live requests"
         );
-        Ok(Room::Awaited(Box::new(room)))
+        Ok(AcquireOutcome::Waiting(Box::new(room)))
     }
 
     /// Whether some request may have to wait for room.
@@ -138,17 +139,17 @@ impl Shard {
 }
 
 /// Waits for room under all limits. Dropping it gives the place in line up.
-pub(crate) struct RoomFuture {
+pub(crate) struct AcquireFuture {
     shard: Rc<Shard>,
     /// What took the place of the version that the request was parsed for, if that was reloaded.
     model: Arc<ModelVersion>,
     version: Option<i64>,
     tenant: Option<Tenant>,
     /// None once it is given out.
-    reservation: Option<Reservation>,
+    permits: Option<RequestPermits>,
     limit: ReachedLimit,
     connection: u64,
-    place: Place,
+    position: QueuePosition,
     since_ns: u64,
     /// When it is refused.
     end_ns: u64,
@@ -160,9 +161,9 @@ pub(crate) struct RoomFuture {
 }
 
 /// What a request finds that looks for room.
-enum Look {
+enum AcquireAttempt {
     /// Room, which is reserved.
-    Room,
+    Acquired,
     Nothing,
     /// Another version than before: it goes on in the line of that.
     Reloaded,
@@ -170,19 +171,19 @@ enum Look {
     Gone(Error),
 }
 
-impl RoomFuture {
+impl AcquireFuture {
     /// Waits from `now_ns` on, for `limit` first.
     ///
     /// # Errors
     /// The limit, if the request is not to wait.
     fn new(
         shard: &Rc<Shard>,
-        target: RoomTarget<'_>,
-        reservation: Reservation,
+        target: AcquireTarget<'_>,
+        permits: RequestPermits,
         limit: ReachedLimit,
         now_ns: u64,
-    ) -> Result<RoomFuture, ReachedLimit> {
-        let RoomTarget {
+    ) -> Result<AcquireFuture, ReachedLimit> {
+        let AcquireTarget {
             model,
             version,
             tenant,
@@ -199,16 +200,16 @@ impl RoomFuture {
         let key = LimitKey::new(limit.owner, model);
         let patience_ns = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(now_ns));
         let joined = shard.admission.join(connection, key, patience_ns);
-        let place = joined.ok_or(limit)?;
-        Ok(RoomFuture {
+        let position = joined.ok_or(limit)?;
+        Ok(AcquireFuture {
             shard: Rc::clone(shard),
             model: Arc::clone(model),
             version,
             tenant,
-            reservation: Some(reservation),
+            permits: Some(permits),
             limit,
             connection,
-            place,
+            position,
             since_ns: now_ns,
             end_ns,
             deadline_ns,
@@ -222,32 +223,34 @@ impl RoomFuture {
     }
 
     /// Looks for room. Afterwards the request may be in another line than before, at its place.
-    fn look(&mut self) -> Look {
-        let Some(reservation) = &mut self.reservation else {
-            return Look::Nothing;
+    fn look(&mut self) -> AcquireAttempt {
+        let Some(permits) = &mut self.permits else {
+            return AcquireAttempt::Nothing;
         };
         let engine = self.shard.server.engine();
         // The last room is left to those of other shards who have waited longer.
         if self.shard.admission.is_behind_neighbors(self.since_ns) && !engine.has_room_for(2) {
-            return Look::Nothing;
+            return AcquireAttempt::Nothing;
         }
-        match engine.reserve(&self.model, self.tenant, reservation) {
-            Ok(()) => Look::Room,
-            Err(NoRoom::Limit(limit)) => {
+        match engine.acquire(&self.model, self.tenant, permits) {
+            Ok(()) => AcquireAttempt::Acquired,
+            Err(TryAcquireError::Limit(limit)) => {
                 self.wait_for(limit, None);
-                Look::Nothing
+                AcquireAttempt::Nothing
             }
-            Err(NoRoom::Retired) => {
-                let successor = engine.follow_reload(&self.model, self.version, reservation);
+            Err(TryAcquireError::Retired) => {
+                let successor = engine.follow_reload(&self.model, self.version, permits);
                 match successor {
                     // It is about to leave the registry, or stays after all.
-                    Ok(successor) if Arc::ptr_eq(&successor, &self.model) => Look::Nothing,
+                    Ok(successor) if Arc::ptr_eq(&successor, &self.model) => {
+                        AcquireAttempt::Nothing
+                    }
                     Ok(successor) => {
                         let limit = engine.limit_of(self.limit.owner, &successor);
                         self.wait_for(limit, Some(successor));
-                        Look::Reloaded
+                        AcquireAttempt::Reloaded
                     }
-                    Err(error) => Look::Gone(error),
+                    Err(error) => AcquireAttempt::Gone(error),
                 }
             }
         }
@@ -260,35 +263,35 @@ impl RoomFuture {
         // Kept until the place in its line is given up, which goes by its address.
         let model = successor.map(|successor| std::mem::replace(&mut self.model, successor));
         if self.key() != before {
-            self.shard.admission.take_out(before, self.place);
+            self.shard.admission.take_out(before, self.position);
             self.look_ns = LOOK_NS;
         }
         drop(model);
     }
 
     /// Why the request has waited for long enough.
-    fn refusal(&self, now_ns: u64) -> RoomRefusal {
+    fn refusal(&self, now_ns: u64) -> AcquireError {
         if self
             .deadline_ns
             .is_some_and(|deadline_ns| deadline_ns <= now_ns)
         {
-            return RoomRefusal::Late;
+            return AcquireError::DeadlineExceeded;
         }
         match self.limit.owner {
             // It waited for what was to take the model's place.
             LimitOwner::Model if !self.model.limits_requests() => {
-                RoomRefusal::Gone(refuse(&self.model, "", Rejected::Retired))
+                AcquireError::Gone(refuse(&self.model, "", Rejected::Retired))
             }
-            _ => RoomRefusal::Limit(self.limit),
+            _ => AcquireError::Limit(self.limit),
         }
     }
 
     /// Waits in line, and sets the timer.
     fn wait(&mut self, context: &mut Context<'_>, now_ns: u64) -> Poll<()> {
         let key = self.key();
-        let (place, since_ns) = (self.place, self.since_ns);
+        let (position, since_ns) = (self.position, self.since_ns);
         let admission = &self.shard.admission;
-        let is_first = admission.wait(key, place, context.waker(), since_ns);
+        let is_first = admission.wait(key, position, context.waker(), since_ns);
         let mut wake_ns = self.end_ns;
         if is_first {
             wake_ns = wake_ns.min(now_ns.saturating_add(self.look_ns));
@@ -302,31 +305,31 @@ impl RoomFuture {
     }
 }
 
-impl Future for RoomFuture {
-    type Output = Result<Reservation, RoomRefusal>;
+impl Future for AcquireFuture {
+    type Output = Result<RequestPermits, AcquireError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
             let key = this.key();
-            let is_first = this.shard.admission.is_first(key, this.place);
+            let is_first = this.shard.admission.is_first(key, this.position);
             let now_ns = clock::monotonic_ns();
             let look = match is_first {
                 true => this.look(),
-                false => Look::Nothing,
+                false => AcquireAttempt::Nothing,
             };
             match look {
-                Look::Room => {
-                    this.shard.admission.note_let_in(key, this.place, now_ns);
+                AcquireAttempt::Acquired => {
+                    this.shard.admission.note_let_in(key, this.position, now_ns);
                     this.shard.owed_wakes.note_let_in();
                     // Its place is given up on drop, and the next one looks.
-                    let reservation = this.reservation.take().unwrap_or_default();
-                    return Poll::Ready(Ok(reservation));
+                    let permits = this.permits.take().unwrap_or_default();
+                    return Poll::Ready(Ok(permits));
                 }
-                Look::Gone(error) => return Poll::Ready(Err(RoomRefusal::Gone(error))),
+                AcquireAttempt::Gone(error) => return Poll::Ready(Err(AcquireError::Gone(error))),
                 // Another reload takes longer than this look.
-                Look::Reloaded => continue,
-                Look::Nothing => {}
+                AcquireAttempt::Reloaded => continue,
+                AcquireAttempt::Nothing => {}
             }
             if now_ns >= this.end_ns {
                 return Poll::Ready(Err(this.refusal(now_ns)));
@@ -338,9 +341,9 @@ impl Future for RoomFuture {
     }
 }
 
-impl Drop for RoomFuture {
+impl Drop for AcquireFuture {
     fn drop(&mut self) {
         self.shard.admission.leave(self.connection);
-        self.shard.admission.take_out(self.key(), self.place);
+        self.shard.admission.take_out(self.key(), self.position);
     }
 }
