@@ -7,34 +7,27 @@ use cudarc::driver::sys;
 use crate::error::check;
 use crate::{CudaError, DeviceAddress, Function, Stream};
 
-/// How many threads run a kernel: blocks of threads, in one dimension.
+/// How many threads run a kernel: rows of blocks of threads. A block's place in its row is
+/// `%ctaid.x`, its row `%ctaid.y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
+    /// In each row.
     pub blocks: u32,
+    /// At most 65,535.
+    pub rows: u32,
     /// At most 1024.
     pub threads_per_block: u32,
 }
 
 /// One parameter of a kernel, of the width that its `.param` has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Argument {
+pub enum Argument<'a> {
     Address(DeviceAddress),
     U32(u32),
     U64(u64),
     F32(f32),
-}
-
-impl Argument {
-    /// A word that begins with its bytes, of which the driver reads as many as the parameter has:
-    /// hosts of GPUs are little-endian.
-    fn word(self) -> u64 {
-        match self {
-            Argument::Address(address) => address.0,
-            Argument::U64(value) => value,
-            Argument::U32(value) => u64::from(value),
-            Argument::F32(value) => u64::from(value.to_bits()),
-        }
-    }
+    /// An array, as long as its `.param` is.
+    Bytes(&'a [u8]),
 }
 
 /// More than any kernel of this workspace has.
@@ -58,7 +51,7 @@ impl Stream {
         &self,
         function: &Function,
         grid: Grid,
-        arguments: &[Argument],
+        arguments: &[Argument<'_>],
     ) -> Result<(), CudaError> {
         assert!(arguments.len() <= ARGUMENTS_MAX, "too many arguments");
         assert_eq!(
@@ -69,18 +62,29 @@ impl Stream {
         let mut words = [0_u64; ARGUMENTS_MAX];
         let mut addresses = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
         for ((word, address), argument) in words.iter_mut().zip(&mut addresses).zip(arguments) {
-            *word = argument.word();
+            // The driver reads as many bytes of the word as the parameter has: hosts of GPUs are
+            // little-endian.
+            *word = match *argument {
+                Argument::Address(address) => address.0,
+                Argument::U64(value) => value,
+                Argument::U32(value) => u64::from(value),
+                Argument::F32(value) => u64::from(value.to_bits()),
+                Argument::Bytes(bytes) => {
+                    *address = bytes.as_ptr().cast_mut().cast();
+                    continue;
+                }
+            };
             *address = std::ptr::from_mut(word).cast();
         }
         let _current = self.device().current()?;
         // SAFETY: stream and function live, and `Module::compile` has looked the driver's function
         // up; each parameter has an address of a word, which has as many bytes as the widest
-        // parameter; the rest is promised by the caller.
+        // number, or of an array, which the driver only reads; the rest is promised by the caller.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 function.handle(),
                 grid.blocks,
-                1,
+                grid.rows,
                 1,
                 grid.threads_per_block,
                 1,

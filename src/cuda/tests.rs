@@ -356,6 +356,7 @@ fn kernels_are_compiled_and_launched() {
     assert!(end.ns_since(&start).is_err(), "never recorded");
     let grid = Grid {
         blocks: 2,
+        rows: 1,
         threads_per_block: 64,
     };
     let arguments = [

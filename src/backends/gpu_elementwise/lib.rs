@@ -10,6 +10,7 @@ mod element;
 mod formula;
 mod geometry;
 mod host;
+mod launch;
 mod on_device;
 mod on_host;
 mod operation;

@@ -1,8 +1,8 @@
 //! Executions of KIND_GPU instances. Several batches are in flight, each on a stream of its own.
 //!
 //! Inputs on the device are read where they are, those elsewhere are copied beside each other;
-//! outputs are written where the server has them, if that is on the device. Requests whose inputs
-//! and outputs follow each other are one launch, whether the server or the copies put them so.
+//! outputs are written where the server has them, if that is on the device. Requests of a batch are
+//! few launches, of which each costs the CPU as much.
 
 use conch_backend_sdk as sdk;
 use sdk::{
@@ -11,7 +11,8 @@ use sdk::{
     Response,
 };
 
-use crate::geometry::{ELEMENTS_MAX, Geometry};
+use crate::geometry::Geometry;
+use crate::launch::launches;
 use crate::prepared::Prepared;
 use crate::ptx;
 use crate::signature::Signature;
@@ -99,31 +100,24 @@ fn enqueue_all(
         return Ok(());
     }
     work.place_ranges()?;
-    let launches = planned.iter().map(|elements| elements.launch(work));
-    let launches = merged(launches.collect(), signature);
-    for launch in launches {
-        let address = |address| KernelArgument::Address(DeviceAddress(address));
-        let number = |value: usize| KernelArgument::U32(u32::try_from(value).unwrap_or(u32::MAX));
-        let Geometry {
-            count,
-            inner,
-            channels,
-        } = launch.geometry;
+    let requests = planned.iter().map(|elements| elements.place(work));
+    let address = |address| KernelArgument::Address(DeviceAddress(address));
+    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    for launch in launches(requests, &signature.formula, signature.inputs.len()) {
+        let segments = launch.parameter();
         let arguments = [
-            address(launch.inputs[0]),
-            address(launch.inputs[1]),
-            address(launch.output),
+            KernelArgument::Bytes(&segments),
             address(table),
-            number(count),
-            number(inner),
-            number(channels),
+            KernelArgument::U32(number(launch.inner)),
+            KernelArgument::U32(number(launch.channels)),
         ];
-        let threads = u32::try_from(count).unwrap_or(u32::MAX);
-        // SAFETY: these are the parameters of every text of `ptx`. A thread below `count` reads one
-        // element of each input, at a place below `count`, and writes one of the output, all of
-        // which have `count` elements by `Prepared` and `merged`; of the table it reads two values
-        // of one of the channels that it has. It has no loop.
-        unsafe { work.launch(kernel, threads, &arguments) }?;
+        let (count, rows) = (number(launch.count()), number(launch.rows()));
+        // SAFETY: these are the parameters of every text of `ptx`, and there are as many rows as
+        // segments. A thread below the `count` of its segment reads one element of each input, at a
+        // place below `count`, and writes one of the output, all of which have `count` elements by
+        // `Prepared` and `launches`; of the table it reads two values of one of the channels that
+        // it has. It has no loop.
+        unsafe { work.launch(kernel, count, rows, &arguments) }?;
     }
     Ok(())
 }
@@ -135,22 +129,12 @@ struct Planned {
     geometry: Geometry,
 }
 
-/// Addresses and elements of one launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Launch {
-    inputs: [u64; 2],
-    output: u64,
-    geometry: Geometry,
-}
-
 impl Planned {
-    fn launch(&self, work: &DeviceWork<'_>) -> Launch {
+    /// Addresses of inputs and output.
+    fn place(&self, work: &DeviceWork<'_>) -> ([u64; 2], u64, Geometry) {
         let address = |range: Option<DeviceRange>| range.map_or(0, |range| work.address(range));
-        Launch {
-            inputs: self.inputs.map(address),
-            output: work.address(self.output),
-            geometry: self.geometry,
-        }
+        let inputs = self.inputs.map(address);
+        (inputs, work.address(self.output), self.geometry)
     }
 }
 
@@ -192,84 +176,4 @@ fn plan<'m>(
         geometry: prepared.geometry,
     };
     Ok((prepared.geometry.count > 0).then_some(planned))
-}
-
-/// Joins launches whose inputs and outputs follow each other, in the same groups of elements.
-fn merged(launches: Vec<Launch>, signature: &Signature) -> Vec<Launch> {
-    let formula = &signature.formula;
-    let input_count = signature.inputs.len();
-    let mut joined: Vec<Launch> = Vec::with_capacity(launches.len());
-    for launch in launches {
-        if let Some(last) = joined.last_mut() {
-            let (sum, more) = (last.geometry.count, launch.geometry.count);
-            let follows = |before: u64, address: u64, bytes: usize| {
-                before.checked_add((sum * bytes) as u64) == Some(address)
-            };
-            let mut inputs = last.inputs.iter().zip(launch.inputs).take(input_count);
-            let is_next = last.geometry.inner == launch.geometry.inner
-                && last.geometry.channels == launch.geometry.channels
-                && sum + more <= ELEMENTS_MAX
-                && inputs.all(|(before, address)| follows(*before, address, formula.element_bytes))
-                && follows(last.output, launch.output, formula.output_bytes);
-            if is_next {
-                last.geometry.count += more;
-                continue;
-            }
-        }
-        joined.push(launch);
-    }
-    joined
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::formula::Formula;
-    use crate::operation::Operation;
-
-    #[test]
-    fn neighbours_are_one_launch() {
-        let formula = Formula::new(Operation::Add, sdk::DataType::Fp16, sdk::DataType::Fp16);
-        let signature = Signature {
-            model_name: "m".to_owned(),
-            formula: formula.unwrap(),
-            inputs: vec![c"A".to_owned(), c"B".to_owned()],
-            output: c"O".to_owned(),
-            is_batching: true,
-        };
-        let launch = |a: u64, b: u64, output: u64, count: usize, inner: usize| Launch {
-            inputs: [a, b],
-            output,
-            geometry: Geometry {
-                count,
-                inner,
-                channels: 1,
-            },
-        };
-        for (launches, expected) in [
-            (vec![], vec![]),
-            (
-                vec![
-                    launch(0, 100, 200, 3, 1),
-                    launch(6, 106, 206, 2, 1),
-                    launch(10, 110, 210, 1, 1),
-                ],
-                vec![launch(0, 100, 200, 6, 1)],
-            ),
-            (
-                vec![launch(0, 100, 200, 3, 1), launch(6, 107, 206, 2, 1)],
-                vec![launch(0, 100, 200, 3, 1), launch(6, 107, 206, 2, 1)],
-            ),
-            (
-                vec![launch(0, 100, 200, 3, 1), launch(6, 106, 300, 2, 1)],
-                vec![launch(0, 100, 200, 3, 1), launch(6, 106, 300, 2, 1)],
-            ),
-            (
-                vec![launch(0, 100, 200, 3, 1), launch(6, 106, 206, 2, 2)],
-                vec![launch(0, 100, 200, 3, 1), launch(6, 106, 206, 2, 2)],
-            ),
-        ] {
-            assert_eq!(merged(launches, &signature), expected);
-        }
-    }
 }

@@ -13,16 +13,32 @@ use crate::operation::{Channels, Operation, Order};
 /// The kernel's name.
 pub const NAME: &std::ffi::CStr = c"elementwise";
 
-/// Parameters: the two inputs, the output, the table of channels, and as in
-/// [`Geometry`](crate::geometry::Geometry) the count of elements, `inner` and `channels`.
-const HEAD: &str = "\
+/// Segments of a launch: a row of threads computes one.
+pub const SEGMENTS_MAX: usize = 16;
+
+/// Of a segment, as the kernel reads it: the addresses of the two inputs and of the output, the
+/// count of elements, and padding.
+pub const SEGMENT_BYTES: usize = 32;
+
+/// Parameters: the segments, the table of channels, and as in
+/// [`Geometry`](crate::geometry::Geometry) `inner` and `channels`.
+fn head() -> String {
+    let bytes = SEGMENTS_MAX * SEGMENT_BYTES;
+    format!(
+        "\
 .version 6.0
 .target sm_50
 .address_size 64
 .visible .entry elementwise(
-    .param .u64 input0, .param .u64 input1, .param .u64 output, .param .u64 table,
-    .param .u32 count, .param .u32 inner, .param .u32 channels)
-{
+    .param .align 8 .b8 segments[{bytes}], .param .u64 table,
+    .param .u32 inner, .param .u32 channels)
+{{
+{BEGIN}"
+    )
+}
+
+/// Finds the segment of the thread and its element. %d9 is the address of the segment.
+const BEGIN: &str = "\
     .reg .pred %p<4>;
     .reg .b16 %h<4>;
     .reg .b32 %r<16>;
@@ -32,22 +48,23 @@ const HEAD: &str = "\
     mov.u32 %r2, %ntid.x;
     mov.u32 %r3, %tid.x;
     mad.lo.u32 %r0, %r1, %r2, %r3;
-    ld.param.u32 %r1, [count];
+    mov.u64 %d9, segments;
+    mov.u32 %r1, %ctaid.y;
+    mad.wide.u32 %d9, %r1, 32, %d9;
+    ld.param.u32 %r1, [%d9+24];
     setp.ge.u32 %p0, %r0, %r1;
     @%p0 ret;
     mov.u32 %r1, %r0;
-    ld.param.u64 %d0, [input0];
+    ld.param.u64 %d0, [%d9];
     cvta.to.global.u64 %d0, %d0;
-    ld.param.u64 %d2, [output];
+    ld.param.u64 %d2, [%d9+16];
     cvta.to.global.u64 %d2, %d2;
 ";
 
 /// The text for a formula. In it, %r0 is the place in the output, %r1 that in the input, %r2 the
 /// channel.
 pub fn text(formula: &Formula) -> CString {
-    let mut code = Code {
-        text: HEAD.to_owned(),
-    };
+    let mut code = Code { text: head() };
     code.places(&formula.operation);
     match (&formula.operation, formula.numbers) {
         (Operation::Layout(_), _) | (_, None) => code.move_bits(formula.element_bytes),
@@ -134,7 +151,7 @@ impl Code {
             self.load_float(from, "%d3", "%f0");
         }
         if is_pair {
-            self.lines(&["ld.param.u64 %d1, [input1]", "cvta.to.global.u64 %d1, %d1"]);
+            self.lines(&["ld.param.u64 %d1, [%d9+8]", "cvta.to.global.u64 %d1, %d1"]);
             self.address("%d3", "%d1", "%r1", from.bytes());
             let name = match operation {
                 Operation::Add => "add",

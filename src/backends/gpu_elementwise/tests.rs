@@ -15,8 +15,9 @@ use crate::element::NumberType;
 use crate::formula::Formula;
 use crate::geometry::{self, Geometry};
 use crate::host::compute;
+use crate::launch::launches;
 use crate::operation::{Channels, Operation, Order};
-use crate::ptx;
+use crate::ptx::{self, SEGMENTS_MAX};
 
 fn device() -> Arc<Device> {
     LoadedDouble::get("devices=1;bytes=67108864");
@@ -193,46 +194,83 @@ fn compiled(device: &Arc<Device>, formula: &Formula) -> Function {
     module.function(ptx::NAME).unwrap()
 }
 
-fn on_device(
-    stream: &Stream,
-    formula: &Formula,
-    geometry: Geometry,
-    inputs: &[Vec<u8>],
-) -> Vec<u8> {
+/// A request's elements, and the bytes of its inputs.
+type Computed = (Geometry, Vec<Vec<u8>>);
+
+/// The outputs of requests, computed by as few launches as may be.
+fn on_device(stream: &Stream, formula: &Formula, requests: &[Computed]) -> Vec<Vec<u8>> {
     let function = compiled(stream.device(), formula);
-    let inputs: Vec<DeviceMemory> = inputs.iter().map(|bytes| memory(stream, bytes)).collect();
-    let table = formula
-        .operation
-        .table()
-        .map(|bytes| memory(stream, &bytes));
-    let len = geometry.count * formula.output_bytes;
-    let output = memory(stream, &vec![0x77; len + 8]);
-    let address = |memory: Option<&DeviceMemory>| {
-        Argument::Address(memory.map_or(DeviceAddress(0), DeviceMemory::base))
+    let table = formula.operation.table();
+    let table = table.map(|bytes| memory(stream, &bytes));
+    let address = |memory: Option<&DeviceMemory>| memory.map_or(0, |memory| memory.base().0);
+    let placed: Vec<(Vec<DeviceMemory>, DeviceMemory)> = requests
+        .iter()
+        .map(|(geometry, inputs)| {
+            let inputs = inputs.iter().map(|bytes| memory(stream, bytes)).collect();
+            let len = geometry.count * formula.output_bytes;
+            (inputs, memory(stream, &vec![0x77; len + 8]))
+        })
+        .collect();
+    let addresses = requests.iter().zip(&placed);
+    let addresses = addresses.map(|((geometry, _), (inputs, output))| {
+        let inputs = [address(inputs.first()), address(inputs.get(1))];
+        (inputs, address(Some(output)), *geometry)
+    });
+    for launch in launches(addresses, formula, formula.operation.input_count()) {
+        let segments = launch.parameter();
+        let arguments = [
+            Argument::Bytes(&segments),
+            Argument::Address(DeviceAddress(address(table.as_ref()))),
+            Argument::U32(launch.inner as u32),
+            Argument::U32(launch.channels as u32),
+        ];
+        let grid = Grid {
+            blocks: launch.count().div_ceil(64) as u32,
+            rows: launch.rows() as u32,
+            threads_per_block: 64,
+        };
+        // SAFETY: the arguments are the kernel's, and all memory outlives the wait.
+        unsafe { stream.launch(&function, grid, &arguments) }.unwrap();
+    }
+    let outputs = requests.iter().zip(&placed);
+    let outputs = outputs.map(|((geometry, _), (_, output))| {
+        let len = geometry.count * formula.output_bytes;
+        let bytes = vec![0; len + 8];
+        let host = DeviceAddress(bytes.as_ptr().addr() as u64);
+        // SAFETY: both outlive the wait, and nobody else uses them.
+        unsafe { stream.copy(host, output.base(), bytes.len()) }.unwrap();
+        stream.synchronize().unwrap();
+        let (bytes, rest) = bytes.split_at(len);
+        assert_eq!(rest, [0x77; 8], "nothing is written behind the output");
+        bytes.to_vec()
+    });
+    outputs.collect()
+}
+
+#[test]
+fn requests_of_a_batch_are_rows_of_launches() {
+    let device = device();
+    let stream = Stream::new(&device, 0).unwrap();
+    let operation = Operation::Affine {
+        channels: channels(&[0.5, 2.0, -3.0], &[1.0, 0.0, 7.0]),
+        axis: Some(1),
     };
-    let arguments = [
-        address(inputs.first()),
-        address(inputs.get(1)),
-        address(Some(&output)),
-        address(table.as_ref()),
-        Argument::U32(geometry.count as u32),
-        Argument::U32(geometry.inner as u32),
-        Argument::U32(geometry.channels as u32),
-    ];
-    let grid = Grid {
-        blocks: geometry.count.div_ceil(64) as u32,
-        threads_per_block: 64,
-    };
-    // SAFETY: the arguments are the kernel's, and all memory outlives the wait.
-    unsafe { stream.launch(&function, grid, &arguments) }.unwrap();
-    let bytes = vec![0; len + 8];
-    let host = DeviceAddress(bytes.as_ptr().addr() as u64);
-    // SAFETY: both outlive the wait, and nobody else uses them.
-    unsafe { stream.copy(host, output.base(), bytes.len()) }.unwrap();
-    stream.synchronize().unwrap();
-    let (bytes, rest) = bytes.split_at(len);
-    assert_eq!(rest, [0x77; 8], "nothing is written behind the output");
-    bytes.to_vec()
+    let formula = Formula::new(operation, DataType::Fp32, DataType::Fp32).unwrap();
+    // More than a launch has rows, some longer than others, the last one in other groups.
+    let last = SEGMENTS_MAX as i64 + 2;
+    let shapes = (0..=last).map(|number| [1 + number % 2, 3, 40 + number / last]);
+    let requests: Vec<Computed> = shapes
+        .enumerate()
+        .map(|(number, shape)| {
+            let (geometry, _) = geometry::of(&formula.operation, &shape, false).unwrap();
+            let input = elements(formula.input_type, geometry.count, number as u64);
+            (geometry, vec![input])
+        })
+        .collect();
+    let found = on_device(&stream, &formula, &requests);
+    for (number, ((geometry, inputs), found)) in requests.iter().zip(&found).enumerate() {
+        assert_eq!(*found, on_host(&formula, *geometry, inputs), "{number}");
+    }
 }
 
 #[test]
@@ -247,7 +285,7 @@ fn device_and_host_agree_bit_for_bit() {
             .map(|index| elements(formula.input_type, geometry.count, index as u64))
             .collect();
         let expected = on_host(&formula, geometry, &inputs);
-        let found = on_device(&stream, &formula, geometry, &inputs);
+        let found = on_device(&stream, &formula, &[(geometry, inputs)]).remove(0);
         let size = formula.output_bytes;
         for (place, (one, other)) in expected.chunks(size).zip(found.chunks(size)).enumerate() {
             assert_eq!(one, other, "{formula:?}: element {place}");

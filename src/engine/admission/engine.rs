@@ -103,7 +103,7 @@ impl Engine {
     ///
     /// # Errors
     /// The limit that is reached, or that the model is retired; what was reserved before stays.
-    pub fn reserve(
+    pub fn acquire(
         &self,
         model: &Arc<ModelVersion>,
         tenant: Option<Tenant>,

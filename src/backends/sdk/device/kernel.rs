@@ -22,7 +22,8 @@ pub struct DeviceKernel {
 }
 
 impl DeviceKernel {
-    /// Enqueues it with a thread for each of `count` elements, and up to 255 more; at least one.
+    /// Enqueues it with `rows` rows of threads, in each one for each of `count` elements, and up to
+    /// 255 more; at least one.
     ///
     /// # Safety
     /// As for `Stream::launch` of the crate `cuda`.
@@ -33,10 +34,12 @@ impl DeviceKernel {
         &self,
         stream: &Stream,
         count: u32,
-        arguments: &[KernelArgument],
+        rows: u32,
+        arguments: &[KernelArgument<'_>],
     ) -> Result<(), CudaError> {
         let grid = Grid {
             blocks: count.div_ceil(BLOCK_THREADS).max(1),
+            rows: rows.max(1),
             threads_per_block: BLOCK_THREADS,
         };
         // SAFETY: by this function's contract.

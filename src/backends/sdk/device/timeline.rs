@@ -126,21 +126,17 @@ impl DeviceClock {
             earliest_ns = at_ns.clamp(earliest_ns, noticed_ns.max(earliest_ns));
             Some(earliest_ns)
         };
-        let staged_in = match marked.staged_in {
-            true => &marks.staged_in,
-            false => &marks.begin,
+        // The driver is asked once for each mark that there is: it takes about a microsecond.
+        let begin_ns = time_of(&marks.begin);
+        let staged_in_ns = match marked.staged_in {
+            true => time_of(&marks.staged_in),
+            false => begin_ns,
         };
-        let computed = match marked.computed {
-            true => &marks.computed,
-            false => &marks.staged_out,
-        };
-        let times = [&marks.begin, staged_in, computed, &marks.staged_out].map(&mut time_of);
-        let [
-            Some(begin_ns),
-            Some(staged_in_ns),
-            Some(computed_ns),
-            Some(staged_out_ns),
-        ] = times
+        let computed_ns = marked.computed.then(|| time_of(&marks.computed));
+        let staged_out_ns = time_of(&marks.staged_out);
+        let computed_ns = computed_ns.unwrap_or(staged_out_ns);
+        let (Some(begin_ns), Some(staged_in_ns), Some(computed_ns), Some(staged_out_ns)) =
+            (begin_ns, staged_in_ns, computed_ns, staged_out_ns)
         else {
             return BatchTimeline::unknown(enqueued_ns, noticed_ns);
         };

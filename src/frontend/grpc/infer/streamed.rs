@@ -82,7 +82,7 @@ pub(in crate::grpc) fn submit_streamed(
 fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
-    (raws, typed, wait, reservation): RequestParts,
+    (raws, typed, wait, permits): RequestParts,
     (sender, deadline_ns): (&CallMetadata, Option<u64>),
     responses: &Rc<ResponseQueue>,
     streamed: &mut StreamedRequest,
@@ -90,7 +90,7 @@ fn begin_streamed(
     if shard.is_draining() {
         return Err(GrpcStatus::shutting_down());
     }
-    let reservation = reservation?;
+    let permits = permits?;
     let (target, model, message) = read(shard, head)?;
     if let Some(charge) = &mut streamed.charge {
         charge.shrink(kept_bytes(head, &message));
@@ -116,7 +116,7 @@ fn begin_streamed(
     let options = SubmitOptions {
         version: parse_version(target.model_version)?,
         tenant: sender.tenant,
-        reservation,
+        permits,
         deadline_ns,
     };
     Ok(shard.infer_into(responses, &model, draft, options)?)

@@ -9,7 +9,7 @@ use super::number::{
     canonical, extended, from_half, from_integer, saturated, to_half, to_integer, truncated, whole,
 };
 use super::program::Kernel;
-use crate::code::Code;
+use crate::code::{Code, ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
 
 /// What registers hold before they are written, so that nobody takes them for zeros.
 const FRESH: u64 = 0xc5c5_c5c5_c5c5_c5c5;
@@ -126,6 +126,15 @@ impl Thread<'_> {
         operands.map(|operand| self.value(operand))
     }
 
+    /// What is at an offset of the block of all parameters; none beyond its end.
+    fn parameter(&self, offset: usize, data_type: Type) -> Option<u64> {
+        let end = offset.checked_add(data_type.bytes() as usize)?;
+        let bytes = self.launch.parameters.get(offset..end)?;
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        Some(extended(u64::from_le_bytes(word), data_type))
+    }
+
     fn step(&mut self, operation: &Operation, memory: &mut GlobalMemory<'_>) -> Result<(), Code> {
         match *operation {
             Operation::LoadParameter {
@@ -133,11 +142,22 @@ impl Thread<'_> {
                 to,
                 offset,
             } => {
-                let end = offset + data_type.bytes() as usize;
-                let mut word = [0; 8];
-                let bytes = &self.launch.parameters[offset..end];
-                word[..bytes.len()].copy_from_slice(bytes);
-                self.registers[to] = extended(u64::from_le_bytes(word), data_type);
+                let found = self.parameter(offset, data_type);
+                self.registers[to] = found.ok_or(ILLEGAL_ADDRESS)?;
+            }
+            Operation::LoadParameterAt {
+                data_type,
+                to,
+                address,
+                offset,
+            } => {
+                let address = self.registers[address].wrapping_add_signed(offset);
+                if !address.is_multiple_of(u64::from(data_type.bytes())) {
+                    return Err(MISALIGNED_ADDRESS);
+                }
+                let found = usize::try_from(address).ok();
+                let found = found.and_then(|offset| self.parameter(offset, data_type));
+                self.registers[to] = found.ok_or(ILLEGAL_ADDRESS)?;
             }
             Operation::Load {
                 data_type,

@@ -136,6 +136,13 @@ pub enum Operation {
         to: Register,
         offset: usize,
     },
+    /// Of a parameter whose address is in a register.
+    LoadParameterAt {
+        data_type: Type,
+        to: Register,
+        address: Register,
+        offset: i64,
+    },
     Load {
         data_type: Type,
         to: Register,

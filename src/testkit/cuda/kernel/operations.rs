@@ -100,6 +100,14 @@ fn load(symbols: &Symbols, name: &mut Name<'_>, operands: &[&str]) -> Outcome<Op
     }
     let [to, from] = *exactly(name, operands)?;
     let to = symbols.wide_register(to, data_type)?;
+    if is_parameter && let Some((address, offset)) = symbols.register_address(from)? {
+        return Ok(Operation::LoadParameterAt {
+            data_type,
+            to,
+            address,
+            offset,
+        });
+    }
     if is_parameter {
         let offset = symbols.parameter(from, data_type.bytes())?;
         return Ok(Operation::LoadParameter {
@@ -361,7 +369,13 @@ fn unary(
         what,
         data_type,
         to: symbols.register(to, data_type)?,
-        from: symbols.operand(from, data_type)?,
+        from: match (what, symbols.parameter_offset(from)) {
+            // Its address, in the space of parameters.
+            (Unary::Move, Some(offset)) if data_type.bytes() == 8 => {
+                Operand::Literal(offset as u64)
+            }
+            _ => symbols.operand(from, data_type)?,
+        },
     })
 }
 

@@ -10,6 +10,9 @@ use super::program::{Kernel, Module, Parameter, ParseError};
 use super::statement::{Kind, Statement, statements, without_comments};
 use super::symbols::{Outcome, Symbols};
 
+/// Of all parameters of a kernel, before PTX 8.1.
+const PARAMETER_BYTES_MAX: usize = 4352;
+
 pub fn parse(text: &str) -> Result<Module, ParseError> {
     let plain = without_comments(text);
     let mut module = Module {
@@ -67,6 +70,44 @@ fn directive(module: &mut Module, text: &str) -> Outcome<()> {
     Ok(())
 }
 
+/// Reads `.param .u64 a` or `.param .align 8 .b8 a[64]`, which lies behind `end` bytes of others.
+fn parameter(text: &str, end: usize) -> Option<Parameter> {
+    let mut words = text.split_whitespace().peekable();
+    if words.next() != Some(".param") {
+        return None;
+    }
+    let alignment = match words.next_if_eq(&".align") {
+        None => None,
+        Some(_) => Some(words.next()?.parse::<usize>().ok()?),
+    };
+    let alignment = match alignment {
+        None => None,
+        Some(bytes) if bytes.is_power_of_two() && bytes <= 128 => Some(bytes),
+        Some(_) => return None,
+    };
+    let data_type = words.next()?.strip_prefix('.').and_then(Type::parse);
+    let data_type = data_type.filter(|found| *found != Type::Predicate);
+    let element_bytes = data_type?.bytes() as usize;
+    let name = words.next()?;
+    if words.next().is_some() {
+        return None;
+    }
+    let (name, count) = match name.split_once('[') {
+        None => (name, 1),
+        Some((name, count)) => (name, count.strip_suffix(']')?.parse().ok()?),
+    };
+    // What a kernel can have at all.
+    let bytes = element_bytes.checked_mul(count)?;
+    if bytes == 0 || bytes > PARAMETER_BYTES_MAX {
+        return None;
+    }
+    Some(Parameter {
+        name: name.to_owned(),
+        bytes,
+        offset: end.next_multiple_of(alignment.unwrap_or(element_bytes)),
+    })
+}
+
 /// Reads one kernel: its head, its statements, and then the targets of its branches.
 struct KernelParser {
     name: String,
@@ -92,21 +133,9 @@ impl KernelParser {
             .map(str::trim)
             .filter(|text| !text.is_empty())
         {
-            let mut words = text.split_whitespace();
-            let (Some(".param"), Some(kind), Some(name), None) =
-                (words.next(), words.next(), words.next(), words.next())
-            else {
-                return Err(format!("Parsing error near '{text}'"));
-            };
-            let data_type = kind.strip_prefix('.').and_then(Type::parse);
-            let data_type = data_type.filter(|found| *found != Type::Predicate);
-            let bytes = data_type.ok_or_else(unknown)?.bytes() as usize;
             let end = parameters.last().map_or(0, |last| last.offset + last.bytes);
-            parameters.push(Parameter {
-                name: name.to_owned(),
-                bytes,
-                offset: end.next_multiple_of(bytes),
-            });
+            let parameter = parameter(text, end);
+            parameters.push(parameter.ok_or_else(|| format!("Parsing error near '{text}'"))?);
         }
         let rest = rest.trim();
         let block_max = match rest.strip_prefix(".maxntid") {

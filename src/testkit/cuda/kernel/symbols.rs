@@ -120,6 +120,22 @@ impl Symbols {
         Ok((self.operand(base, Type::Bits(8))?, offset))
     }
 
+    /// An address `[%rd1+4]` whose base is a register; none if that is a name of something else.
+    pub fn register_address(&self, text: &str) -> Outcome<Option<(Register, i64)>> {
+        let (base, offset) = inside(text)?;
+        if !self.registers.contains_key(base) {
+            return Ok(None);
+        }
+        Ok(Some((self.register(base, Type::Bits(8))?, offset)))
+    }
+
+    /// Where a parameter of this name begins in the block of all.
+    pub fn parameter_offset(&self, name: &str) -> Option<usize> {
+        let mut named = self.parameters.iter();
+        let found = named.find(|parameter| parameter.name == name);
+        found.map(|parameter| parameter.offset)
+    }
+
     /// An address `[name+4]` of a parameter, as its offset.
     pub fn parameter(&self, text: &str, bytes: u32) -> Outcome<usize> {
         let (name, offset) = inside(text)?;

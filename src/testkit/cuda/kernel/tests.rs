@@ -39,6 +39,32 @@ fn texts_are_read() {
 }
 
 #[test]
+fn parameters_lie_as_they_are_aligned() {
+    let list = ".param .u8 a, .param .align 16 .b8 b[20], .param .u32 c, .param .b64 d[2]";
+    let module = parse(&format!("{HEAD}.entry k({list}) {{ ret; }}")).unwrap();
+    let places: Vec<_> = module.kernels[0]
+        .parameters
+        .iter()
+        .map(|found| (found.name.as_str(), found.offset, found.bytes))
+        .collect();
+    let expected = [("a", 0, 1), ("b", 16, 20), ("c", 36, 4), ("d", 40, 16)];
+    assert_eq!(places, expected);
+    for wrong in [
+        ".param .align 3 .b8 b[8]",
+        ".param .align .b8 b[8]",
+        ".param .b8 b[]",
+        ".param .b8 b[8",
+        ".param .b8 b[0]",
+        ".param .b8 b[4353]",
+        ".param .pred b",
+        ".align 8 .b8 b[8]",
+    ] {
+        let text = format!("{HEAD}.entry k({wrong}) {{ ret; }}");
+        assert!(parse(&text).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn the_largest_block_is_a_product() {
     for (sizes, expected) in [("64, 4, 2", 512), ("65536, 65536", u32::MAX)] {
         let text = format!("{HEAD}.entry k() .maxntid {sizes} {{ ret; }}");
@@ -74,6 +100,9 @@ fn what_is_not_known_is_refused_with_its_line() {
         ("ld.global.u32 %r1, [%r2];", "mismatch: '%r2'"),
         ("ld.param.u32 %r1, [m];", "symbol 'm'"),
         ("ld.param.u64 %d1, [n];", "reads beyond its parameter"),
+        ("ld.param.u32 %r1, [%r2];", "mismatch: '%r2'"),
+        ("mov.u32 %r1, n;", "symbol 'n'"),
+        ("add.s64 %d1, %d1, out;", "symbol 'out'"),
         ("add.f32 %f1, %f1, 1.0;", "symbol '1.0'"),
         ("add.f32 %r1, %f1, %h1;", "mismatch: '%h1'"),
         ("add.s32 %f1, %r1, %r1;", "mismatch: '%f1'"),

@@ -99,6 +99,34 @@ pub fn counting() -> String {
 }
 
 #[test]
+fn arrays_among_parameters_are_read_by_address() {
+    let _session = Session::start();
+    // Stores the word of the thread's block in the list, at the place that is the first.
+    let listed = |at: &str| {
+        format!(
+            "{HEAD}.visible .entry k(.param .align 8 .b8 list[24])\n{{\n\
+             .reg .b32 %r<3>; .reg .b64 %d<5>;\n\
+             mov.u64 %d1, list; mov.u32 %r1, %ctaid.x; mad.wide.u32 %d2, %r1, 8, %d1;\n\
+             ld.param.u64 %d3, [%d2+8]; ld.param.u64 %d4, [{at}]; mad.wide.u32 %d4, %r1, 8, %d4;\n\
+             st.global.u64 [%d4], %d3;\nret;\n}}\n"
+        )
+    };
+    let address = alloc(16);
+    for at in ["%d1", "list"] {
+        write(address, &[0; 16]);
+        let own = stream();
+        let words = &mut [address, 7, 1 << 40];
+        assert_eq!(launch(function(load(&listed(at))), 2, 1, own, words), 0);
+        ok!(cuStreamSynchronize(own));
+        let expected: Vec<u8> = [7_u64, 1 << 40]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        assert_eq!(read(address, 16), expected);
+    }
+}
+
+#[test]
 fn every_thread_knows_its_place() {
     let _session = Session::start();
     let (address, module) = (alloc(4000), load(&counting()));

@@ -93,8 +93,8 @@ impl<'m> DeviceWork<'m> {
         self.ranges.address(range).unwrap_or_default()
     }
 
-    /// Enqueues a kernel with a thread for each of `count` elements, behind what was enqueued so
-    /// far.
+    /// Enqueues a kernel behind what was enqueued so far: `rows` rows of threads (`%ctaid.y`), in
+    /// each one for each of `count` elements.
     ///
     /// # Safety
     /// `arguments` are the kernel's parameters. With them it ends, reads only inside of inputs of
@@ -107,12 +107,13 @@ impl<'m> DeviceWork<'m> {
         &mut self,
         kernel: &DeviceKernel,
         count: u32,
-        arguments: &[KernelArgument],
+        rows: u32,
+        arguments: &[KernelArgument<'_>],
     ) -> Result<(), Error> {
         self.begin_compute()?;
         let stream = self.streams.compute.stream();
         // SAFETY: by this function's contract; the ranges stay until the batch is done.
-        let launched = unsafe { kernel.launch(stream, count, arguments) };
+        let launched = unsafe { kernel.launch(stream, count, rows, arguments) };
         launched.map_err(|error| self.streams.refusal(&error))
     }
 }

@@ -73,7 +73,7 @@ fn incremented(stream: &DeviceStream, source: &Memory, target: &mut Memory, skip
             KernelArgument::U32((HALF / 2) as u32),
         ];
         // SAFETY: the kernel reads the input and writes half of the output.
-        unsafe { work.launch(&kernel, (HALF / 2) as u32, &arguments) }.unwrap();
+        unsafe { work.launch(&kernel, (HALF / 2) as u32, 1, &arguments) }.unwrap();
     }
     let enqueued = work.end(Ok(()));
     assert!(enqueued.is_marked);
