@@ -398,7 +398,7 @@ impl DeviceSimulation {
             let free_ns = state.on_device.back().map_or(now_ns, |(end_ns, _)| *end_ns);
             let end_ns = free_ns.max(now_ns) + 1 + self.random.below(2 * MS);
             state.on_device.push_back((end_ns, number));
-            state.in_flight.begin(now_ns);
+            state.in_flight.begin(now_ns, now_ns);
         }
         state.call_times.note(now_ns, duration_ns);
         let is_set_apart = state.call_times.apart_reason().is_some();

@@ -97,7 +97,7 @@ impl Simulation {
         stream
             .on_device
             .push_back((free_ns.max(now_ns) + duration_ns, batch));
-        stream.in_flight.begin(now_ns);
+        stream.in_flight.begin(now_ns, now_ns);
         stream.enqueued_count += 1;
         self.overlap_count += u64::from(stream.in_flight.count() > 1);
         self.plan_look(index, core, place);

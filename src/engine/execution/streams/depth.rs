@@ -52,7 +52,8 @@ impl Depth {
     }
 
     /// `count` batches ended. `was_full`: the instance had as many as it may until then;
-    /// `alone_ns`: how long one took that had the device for itself.
+    /// `alone_ns`: how long one took that had the device for itself, with the call that enqueued
+    /// it, which for many small kernels takes as long as they do.
     pub(crate) fn note_ended(
         &mut self,
         now_ns: u64,

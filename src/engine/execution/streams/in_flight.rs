@@ -13,8 +13,8 @@ const STEP_MAX_NS: u64 = 5_000_000;
 #[derive(Debug)]
 pub(crate) struct InFlightBatches {
     count: usize,
-    /// There was never more than one since nothing was in flight.
-    is_alone: bool,
+    /// Since when the call that enqueued the first ran, if that had the device for itself.
+    alone_since_ns: Option<u64>,
     /// When the device could begin the first.
     front_since_ns: u64,
     /// How long one takes on the device; 0: not known.
@@ -30,7 +30,8 @@ pub(crate) struct InFlightBatches {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndedBatches {
     pub(crate) count: usize,
-    /// How long a batch took that had the device for itself from its begin to its end.
+    /// How long a batch took that had the device for itself, from the begin of the call that
+    /// enqueued it to its end: one after the other would follow each other so.
     pub(crate) alone_ns: Option<u64>,
 }
 
@@ -39,7 +40,7 @@ impl InFlightBatches {
     pub(crate) fn new(spins: bool) -> InFlightBatches {
         InFlightBatches {
             count: 0,
-            is_alone: false,
+            alone_since_ns: None,
             front_since_ns: 0,
             service_ns: 0,
             look_count: 0,
@@ -56,10 +57,11 @@ impl InFlightBatches {
         self.count == 0
     }
 
-    /// A batch was enqueued.
-    pub(crate) fn begin(&mut self, now_ns: u64) {
-        self.is_alone = self.is_empty();
-        if self.is_alone {
+    /// A batch was enqueued, by a call that began at `call_ns`. The device may have begun as soon,
+    /// but is not waited for before `now_ns`.
+    pub(crate) fn begin(&mut self, call_ns: u64, now_ns: u64) {
+        self.alone_since_ns = self.is_empty().then_some(call_ns);
+        if self.is_empty() {
             self.watch_front(now_ns);
         }
         self.count += 1;
@@ -79,9 +81,10 @@ impl InFlightBatches {
         self.learn(elapsed_ns / count as u64);
         self.count -= count;
         self.watch_front(now_ns);
+        let alone_since_ns = self.alone_since_ns;
         EndedBatches {
             count,
-            alone_ns: self.is_alone.then_some(elapsed_ns),
+            alone_ns: alone_since_ns.map(|since_ns| now_ns.saturating_sub(since_ns)),
         }
     }
 
@@ -145,7 +148,7 @@ mod tests {
     /// how late it was.
     fn wait(in_flight: &mut InFlightBatches, now_ns: &mut u64, service_ns: u64) -> (u64, u64) {
         let end_ns = *now_ns + service_ns;
-        in_flight.begin(*now_ns);
+        in_flight.begin(*now_ns, *now_ns);
         for looks in 1.. {
             // A look takes a microsecond.
             *now_ns = in_flight.next_look_ns(*now_ns).max(*now_ns + 1_000);
@@ -202,8 +205,8 @@ mod tests {
     fn only_the_first_is_overdue() {
         let mut in_flight = InFlightBatches::new(false);
         assert!(!in_flight.is_overdue(100, 5));
-        in_flight.begin(10);
-        in_flight.begin(12);
+        in_flight.begin(9, 10);
+        in_flight.begin(11, 12);
         assert!(!in_flight.is_overdue(14, 5));
         assert!(in_flight.is_overdue(15, 5));
         assert!(!in_flight.is_overdue(1_000, 0));
@@ -226,7 +229,8 @@ mod tests {
             let mut alone_ns = Vec::new();
             for (now_ns, is_begin) in events {
                 match is_begin {
-                    true => in_flight.begin(*now_ns),
+                    // The call took 1 ns.
+                    true => in_flight.begin(now_ns - 1, *now_ns),
                     false => {
                         let left = in_flight.count() - 1;
                         alone_ns.push(in_flight.look(*now_ns, left).alone_ns);
@@ -236,12 +240,12 @@ mod tests {
             assert!(in_flight.is_empty());
             alone_ns
         };
-        assert_eq!(alone_of(&[(0, true), (9, false)]), [Some(9)]);
+        assert_eq!(alone_of(&[(1, true), (9, false)]), [Some(9)]);
         let overlapping = [(10, true), (11, true), (20, false), (25, false)];
         assert_eq!(alone_of(&overlapping), [None, None]);
         let chained = [(30, true), (31, true), (40, false), (41, true)];
         let chained = [&chained[..], &[(50, false), (60, false)]].concat();
         assert_eq!(alone_of(&chained), [None; 3]);
-        assert_eq!(alone_of(&[(70, true), (73, false)]), [Some(3)]);
+        assert_eq!(alone_of(&[(70, true), (73, false)]), [Some(4)]);
     }
 }

@@ -127,8 +127,7 @@ impl StreamInstance {
         });
         let now_ns = self.check_call("Enqueue", start_ns);
         if is_in_flight == Some(true) {
-            // The device cannot have begun before.
-            self.in_flight.begin(now_ns);
+            self.in_flight.begin(start_ns, now_ns);
         }
     }
 
