@@ -242,7 +242,7 @@ class Memory(FaultCase):
     models = staticmethod(scarce)
     LARGE = 8 << 20
     # Elements, of five bytes in all.
-    LARGE_CAST = 1 << 20
+    LARGE_CAST = 1 << 19
 
     def together(self, *operations):
         with concurrent.futures.ThreadPoolExecutor(len(operations)) as pool:
