@@ -284,6 +284,31 @@ fn kernels_fail_hang_and_take_time_as_ordered() {
 }
 
 #[test]
+fn a_kernel_sees_what_the_host_writes_meanwhile() {
+    let _session = Session::start();
+    let waiting = format!(
+        "{HEAD}.visible .entry k(.param .u64 flag, .param .u64 out)\n{{\n\
+         .reg .pred %p; .reg .b32 %r<2>; .reg .b64 %d<2>;\n\
+         ld.param.u64 %d0, [flag]; ld.param.u64 %d1, [out];\n\
+         AGAIN: ld.volatile.global.u32 %r0, [%d0]; setp.eq.u32 %p, %r0, 0; @%p bra AGAIN;\n\
+         st.global.u32 [%d1], %r0;\nret;\n}}\n"
+    );
+    let (own, done, out) = (stream(), event(), alloc(4));
+    let flag = pinned(4);
+    flag.fill(0);
+    let flag = flag.as_mut_ptr();
+    let words = &mut [flag.addr() as u64, out];
+    assert_eq!(launch(function(load(&waiting)), 1, 1, own, words), 0);
+    ok!(cuEventRecord(done, own));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(cu!(cuEventQuery(done)), 600);
+    // SAFETY: the driver's memory, of four bytes, which outlives the kernel.
+    unsafe { flag.write_volatile(7) };
+    ok!(cuEventSynchronize(done));
+    assert_eq!(read(out, 4), [7, 0, 0, 0]);
+}
+
+#[test]
 fn events_tell_the_times_of_kernels() {
     let _session = Session::start();
     let timed = || {
