@@ -278,7 +278,7 @@ def parse(words):
     parser.add_argument("--warm-up-seconds", type=float, default=0.5)
     parser.add_argument("--bare-seconds", type=float, default=0.7, help="of each row of the bare loops")
     parser.add_argument("--within", type=float, default=0, help="seconds after which rows are left out (0: none)")
-    parser.add_argument("--connections", type=int, default=4, help="with a request each, over all clients")
+    parser.add_argument("--connections", type=int, default=16, help="with a request each, over all clients")
     parser.add_argument("--clients", type=int, default=4, help="processes of `load`, each on a CPU of its own, where there are so many")
     parser.add_argument("--instances", type=int, default=2)
     parser.add_argument("--batches-in-flight", type=int, default=2, help="the parameter of the models, on a GPU")
