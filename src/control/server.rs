@@ -18,6 +18,7 @@ use conch_engine::model::readiness::{ReadinessAnswer, ReadinessProbe};
 use conch_engine::model::registry::{Registry, Snapshot, VersionState};
 use conch_engine::model::stats::ModelStatistics;
 use conch_engine::shared_memory::Regions;
+use conch_engine::threads::loader_placement::LoaderPlacement;
 use conch_engine::threads::timer_thread::TimerThread;
 use conch_log as log;
 use conch_memory::{Budget, Pool};
@@ -189,6 +190,11 @@ impl Server {
     /// Memory that clients share with the server.
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
+    /// Where threads run that change models ([`Server::load_model`] and its like).
+    pub fn loader_placement(&self) -> &LoaderPlacement {
+        self.lifecycle.loader_placement()
+    }
+
     }
 
     /// What brings models in that are asked for, if they come that way.
