@@ -23,6 +23,7 @@ impl Poller {
         thread::Builder::new()
             .name(String::from("poll"))
             .spawn(move || {
+                server.loader_placement().apply();
                 while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
                     if let Err(error) = server.poll_repositories() {
                         log::error!("failed to poll model repository: {error}");

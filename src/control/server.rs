@@ -4,7 +4,7 @@
 //! as long as models load and unload; everything else answers from memory.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use conch_engine::model::readiness::{ReadinessAnswer, ReadinessProbe};
 use conch_engine::model::registry::{Registry, Snapshot, VersionState};
 use conch_engine::model::stats::ModelStatistics;
 use conch_engine::shared_memory::Regions;
+use conch_engine::threads::loader_placement::LoaderPlacement;
 use conch_engine::threads::timer_thread::TimerThread;
 use conch_log as log;
 use conch_memory::{Budget, Pool};
@@ -25,9 +26,9 @@ use conch_memory::{Budget, Pool};
 use crate::agents::PluginHost;
 use crate::gpu_watch::GpuWatch;
 use crate::loader::Lifecycle;
-use crate::metrics::MetricSources;
 use crate::metrics::gpu::GpuMeter;
 use crate::metrics::process::CpuMeter;
+use crate::metrics::{LongTurns, MetricSources};
 use crate::on_demand::{LoadOutcome, OnDemand};
 use crate::options::EngineOptions;
 use crate::server_metadata::{EXTENSIONS, IndexRow, ServerMetadata, VERSION};
@@ -53,6 +54,8 @@ pub struct Server {
     demand: Option<Arc<OnDemand>>,
     state: Arc<ServingState>,
     cpu_meter: CpuMeter,
+    /// Of each shard.
+    long_turns: Mutex<Vec<Arc<LongTurns>>>,
 }
 
 impl Server {
@@ -140,6 +143,7 @@ impl Server {
             engine,
             state,
             cpu_meter: CpuMeter::start(options.metrics_interval),
+            long_turns: Mutex::default(),
             options,
         })
     }
@@ -187,6 +191,11 @@ impl Server {
     /// Deadlines of requests that have no shard.
     pub fn timer_thread(&self) -> &Arc<TimerThread> {
         &self.timer_thread
+    }
+
+    /// Where threads run that change models ([`Server::load_model`] and its like).
+    pub fn loader_placement(&self) -> &LoaderPlacement {
+        self.lifecycle.loader_placement()
     }
 
     /// Memory that clients share with the server.
@@ -331,8 +340,18 @@ impl Server {
         rows
     }
 
+    /// Has the metrics show `long_turns`, those of each shard, in place of others.
+    pub fn show_long_turns(&self, long_turns: Vec<Arc<LongTurns>>) {
+        *self
+            .long_turns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = long_turns;
+    }
+
     /// All metrics in Prometheus text format 0.0.4.
     pub fn metrics_text(&self) -> String {
+        let long_turns = self.long_turns.lock();
+        let long_turns = long_turns.unwrap_or_else(PoisonError::into_inner).clone();
         metrics::render(&MetricSources {
             options: &self.options,
             snapshot: &self.registry.snapshot(),
@@ -341,6 +360,7 @@ impl Server {
             cpu_meter: &self.cpu_meter,
             gpus: &self.gpus,
             gpu_meter: &self.gpu_meter,
+            long_turns: &long_turns,
         })
     }
 

@@ -1,5 +1,6 @@
 //! The executor of a thread, and its turns.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -13,6 +14,7 @@ use conch_net::ring::{Ring, Setup};
 
 use crate::reactor::{Reactor, now_ns};
 use crate::schedule::Schedule;
+use crate::turn_meter::{LongTurnObserver, TurnMeter};
 
 /// After this long a turn ends, and sockets and timers are looked at, though tasks are ready.
 pub const TURN_MAX: Duration = Duration::from_micros(100);
@@ -47,6 +49,7 @@ pub struct LocalExecutor {
     reactor: Rc<Reactor>,
     schedule: Arc<Schedule>,
     spin_ns: u64,
+    meter: RefCell<TurnMeter>,
 }
 
 impl LocalExecutor {
@@ -74,7 +77,14 @@ impl LocalExecutor {
             reactor,
             schedule,
             spin_ns: u64::try_from(options.spin.as_nanos()).unwrap_or(u64::MAX),
+            meter: RefCell::default(),
         })
+    }
+
+    /// Has `observer` told of turns that last for [`crate::LONG_TURN_NS`] or longer, from the next
+    /// run on.
+    pub fn observe_long_turns(&mut self, observer: LongTurnObserver) {
+        self.meter = RefCell::new(TurnMeter::new(Some(observer)));
     }
 
     /// Runs until `root` completes. Tasks that it spawned and that are not over by then are
@@ -87,7 +97,8 @@ impl LocalExecutor {
         let mut context = Context::from_waker(&waker);
         let mut root = pin!(root);
         waker.wake_by_ref();
-        let mut turn_begin_ns = now_ns();
+        let meter = &mut *self.meter.borrow_mut();
+        meter.begin(now_ns());
         loop {
             if self.schedule.take_root()
                 && let Poll::Ready(result) = root.as_mut().poll(&mut context)
@@ -95,34 +106,41 @@ impl LocalExecutor {
                 return Ok(result);
             }
             let ready_count = self.schedule.collect();
-            let is_over = self.run_tasks(ready_count, turn_begin_ns);
+            let is_over = self.run_tasks(ready_count, meter);
             if self.schedule.is_idle() && !self.spin() {
+                meter.end(self.spin_ns);
                 let slept = self.schedule.sleep(|| self.reactor.enter(true));
                 slept.transpose()?;
-                turn_begin_ns = now_ns();
+                meter.begin(now_ns());
             } else if is_over || self.reactor.has_completions() {
                 self.reactor.enter(false)?;
-                turn_begin_ns = now_ns();
+                // What is ready waits for the kernel, too.
+                meter.look(now_ns());
+                meter.end(0);
+                meter.begin_at_look();
             }
             self.reactor.wake_due()?;
         }
     }
 
     /// Runs `count` tasks, or fewer if that takes too long. Whether the turn is over by time.
-    fn run_tasks(&self, count: usize, turn_begin_ns: u64) -> bool {
+    fn run_tasks(&self, count: usize, meter: &mut TurnMeter) -> bool {
+        let mut is_over = || {
+            meter.look(now_ns());
+            meter.elapsed_ns() >= TURN_NS_MAX
+        };
         for number in 1..=count {
             let Some(runnable) = self.schedule.pop() else {
-                return false;
+                break;
             };
             runnable.run();
-            if number % TASKS_PER_LOOK == 0 && now_ns().saturating_sub(turn_begin_ns) >= TURN_NS_MAX
-            {
+            if number % TASKS_PER_LOOK == 0 && is_over() {
                 return true;
             }
         }
         // Also for one task that is always ready: what others wait for is submitted at the end of a
         // turn.
-        now_ns().saturating_sub(turn_begin_ns) >= TURN_NS_MAX
+        is_over()
     }
 
     /// Looks for work without sleeping. Whether there is any.

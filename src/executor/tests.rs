@@ -375,3 +375,50 @@ fn a_descriptor_that_nobody_has_any_more_leaves_no_watch() {
         executor.run(async { yield_now().await }).unwrap();
     });
 }
+
+#[test]
+fn a_long_turn_is_told_with_what_it_was_at() {
+    let observed = |root: Pin<Box<dyn Future<Output = ()>>>| {
+        let mut executor = LocalExecutor::new(&Options::default()).unwrap();
+        let seen = Rc::<RefCell<Vec<LongTurn>>>::default();
+        let told = Rc::clone(&seen);
+        executor.observe_long_turns(Box::new(move |turn| told.borrow_mut().push(*turn)));
+        executor.run(root).unwrap();
+        drop(executor);
+        let seen = Rc::into_inner(seen).expect("the observer is gone");
+        seen.into_inner()
+    };
+    let busy = |duration: Duration| {
+        let begin = Instant::now();
+        while begin.elapsed() < duration {}
+    };
+    let mut turns = observed(Box::pin(async move {
+        for stage in [1, 3] {
+            spawn(async move {
+                enter_stage(stage);
+                if stage == 3 {
+                    note_spent(5, 42);
+                    busy(Duration::from_millis(3));
+                }
+            })
+            .detach();
+            // Tasks that stand between them, so that the clock is looked at.
+            for _ in 0..8 {
+                spawn(async {}).detach();
+            }
+        }
+        Timer::after(Duration::from_millis(5)).await;
+    }));
+    // Others may have had the CPU for so long in another turn.
+    turns.retain(|turn| turn.spent_ns[5] == 42);
+    let [turn] = turns[..] else {
+        panic!("one turn was so: {turns:?}");
+    };
+    assert!(turn.duration_ns >= 3_000_000, "{turn:?}");
+    assert_eq!(turn.longest_part.only(), Some(3), "{turn:?}");
+    // Turns in which nothing is done for long are not told, whatever the thread waits for.
+    let turns = observed(Box::pin(Timer::after(Duration::from_millis(20))));
+    let slept =
+        |turn: &LongTurn| turn.duration_ns >= 20_000_000 && turn.usage.preemption_count == 0;
+    assert!(!turns.iter().any(slept), "{turns:?}");
+}

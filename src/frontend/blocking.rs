@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use conch_engine::Error;
+use conch_engine::threads::loader_placement::LoaderPlacement;
 
 /// Pieces of work at once in the process. Most of them wait for others that change the same model;
 /// a flood of them must not become a flood of threads.
@@ -44,11 +45,12 @@ impl Drop for ThreadPermit {
     }
 }
 
-/// Starts `work`. A panic in it is an INTERNAL error.
+/// Starts `work` on a thread at `placement`. A panic in it is an INTERNAL error.
 ///
 /// # Errors
 /// UNAVAILABLE if too much of it is under way already, or no thread is to be had.
 pub(crate) fn blocking<T: Send + 'static>(
+    placement: &LoaderPlacement,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<BlockingTask<T>, Error> {
     let permit = ThreadPermit::take().ok_or_else(|| {
@@ -59,11 +61,10 @@ pub(crate) fn blocking<T: Send + 'static>(
         waker: None,
     }));
     let own = Arc::clone(&shared);
+    let placement = placement.clone();
     let run = move || {
-        // It inherits the one CPU of its shard, and would pass it on to what a model starts. What
-        // the system refuses is left as it is.
-        let _ = conch_net::affinity::process_cpus()
-            .and_then(|cpus| conch_net::affinity::confine_current_thread(&cpus));
+        // It inherits the one CPU of its shard, and would pass it on to what a model starts.
+        placement.apply();
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
             .unwrap_or_else(|_| Err(Error::internal("internal error")));
         drop(permit);
@@ -105,17 +106,21 @@ mod tests {
     use super::*;
     use crate::testing::block_on;
 
+    fn here() -> LoaderPlacement {
+        LoaderPlacement::default()
+    }
+
     /// The bound is the process's: a flood would refuse the other test's work as well.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     #[test]
     fn work_ends_with_its_outcome_whatever_it_is() {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        assert_eq!(block_on(blocking(|| Ok(7)).unwrap()), Ok(7));
-        let failed = block_on(blocking(|| Err::<(), _>(Error::invalid("no"))).unwrap());
+        assert_eq!(block_on(blocking(&here(), || Ok(7)).unwrap()), Ok(7));
+        let failed = block_on(blocking(&here(), || Err::<(), _>(Error::invalid("no"))).unwrap());
         assert_eq!(failed, Err(Error::invalid("no")));
         let panicked =
-            block_on(blocking(|| -> Result<(), Error> { panic!("on purpose") }).unwrap());
+            block_on(blocking(&here(), || -> Result<(), Error> { panic!("on purpose") }).unwrap());
         assert_eq!(panicked, Err(Error::internal("internal error")));
     }
 
@@ -127,7 +132,7 @@ mod tests {
         let mut waiting = Vec::new();
         let refused = loop {
             let admission = Arc::clone(&admission);
-            match blocking(move || {
+            match blocking(&here(), move || {
                 drop(admission.lock());
                 Ok(())
             }) {
@@ -144,6 +149,6 @@ mod tests {
         for blocking in waiting {
             assert_eq!(block_on(blocking), Ok(()));
         }
-        assert_eq!(block_on(blocking(|| Ok(1)).unwrap()), Ok(1));
+        assert_eq!(block_on(blocking(&here(), || Ok(1)).unwrap()), Ok(1));
     }
 }

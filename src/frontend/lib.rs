@@ -229,12 +229,15 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
         orders: Arc::clone(&orders),
         waiting_shards: Arc::new(WaitingShards::new(options.shard_cpus.len())),
     };
+    let server = Arc::clone(&context.server);
     let mut shards = Vec::new();
     for (index, cpu) in options.shard_cpus.iter().enumerate() {
         let shard = ShardThread::start(index, *cpu, context.clone(), protocols::serve)?;
         shards.push(shard);
     }
     let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
+    let long_turns = links.iter().map(|link| Arc::clone(link.long_turns()));
+    server.show_long_turns(long_turns.collect());
     let homes = shards.iter().map(|shard| shard.cpu).collect();
     let watchdog = Watchdog::start(links.clone(), homes, &options, orders)?;
     let mut acceptors = Vec::new();

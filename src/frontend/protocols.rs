@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::shard::link::Protocol;
-use crate::shard::{ConnectionGuard, Shard, ShardStream};
+use crate::shard::{ConnectionGuard, Shard, ShardStage, ShardStream};
 use crate::{grpc, http, metrics, sagemaker, vertex_ai};
 
 /// Spawns the task of a connection on its shard.
@@ -15,11 +15,11 @@ pub(crate) fn serve(
 ) {
     let own = Rc::clone(shard);
     match protocol {
-        Protocol::Http => shard.spawn(http::serve(own, stream, guard)),
-        Protocol::Metrics => shard.spawn(metrics::serve(own, stream, guard)),
-        Protocol::SageMaker => shard.spawn(sagemaker::serve(own, stream, guard)),
-        Protocol::VertexAi => shard.spawn(vertex_ai::serve(own, stream, guard)),
-        Protocol::Grpc => shard.spawn(grpc::serve(own, stream, guard)),
+        Protocol::Http => shard.spawn(ShardStage::Http, http::serve(own, stream, guard)),
+        Protocol::Metrics => shard.spawn(ShardStage::Http, metrics::serve(own, stream, guard)),
+        Protocol::SageMaker => shard.spawn(ShardStage::Http, sagemaker::serve(own, stream, guard)),
+        Protocol::VertexAi => shard.spawn(ShardStage::Http, vertex_ai::serve(own, stream, guard)),
+        Protocol::Grpc => shard.spawn(ShardStage::Grpc, grpc::serve(own, stream, guard)),
     }
 }
 

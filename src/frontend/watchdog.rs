@@ -258,6 +258,7 @@ impl WatchedShard {
         };
         let text = std::str::from_utf8(text.get(..length)?).ok()?;
         let sample = ThreadSample::parse(clock::monotonic_ns(), text)?;
+        self.link.long_turns().set_cpu_wait(sample.waited_ns);
         self.starvation.observe(sample, self.missed_count > 0)
     }
 

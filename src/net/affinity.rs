@@ -1,7 +1,7 @@
 //! On which CPUs threads run, and how readily.
 //!
 //! rustix has neither `set_mempolicy` nor `sched_setattr`, nor has the C library: these are called
-//! by their numbers.
+//! by tsuccessor numbers.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -125,11 +125,15 @@ fn set_memory_policy(mode: libc::c_int, node: usize) -> io::Result<()> {
 /// As many nodes as Linux is built for.
 const NODES_MAX: usize = 1_024;
 
-/// Adds `nice` to the calling thread's niceness (on Linux it is the thread's own, not the
-/// process'), which is 19 at most.
+/// Has the calling thread be nicer by `nice` than the process' main thread, which nobody lowers (on
+/// Linux niceness is the thread's own, not the process'); 19 is the most. A thread that is as nice
+/// already, as the one that started it, stays as it is.
 pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
-    let nice = getpriority_process(None)?.saturating_add(nice);
-    Ok(setpriority_process(None, nice)?)
+    let wanted = getpriority_process(Some(getpid()))?.saturating_add(nice);
+    if getpriority_process(None)? < wanted {
+        setpriority_process(None, wanted)?;
+    }
+    Ok(())
 }
 
 /// Asks for turns of `slice_ns` (100 us to 100 ms), where the system's own is some milliseconds:
@@ -250,11 +254,18 @@ mod tests {
             assert_eq!(current_cpus().unwrap(), &cpus[..1]);
             assert!(confine_current_thread(&[]).is_err());
             assert!(confine_current_thread(&[1 << 20]).is_err());
-            let before = getpriority_process(None).unwrap();
-            lower_priority_of_current_thread(5).unwrap();
-            lower_priority_of_current_thread(2).unwrap();
-            let after = getpriority_process(None).unwrap();
-            assert_eq!(after, (before + 7).min(19));
+            let process = getpriority_process(Some(getpid())).unwrap();
+            for (nice, expected) in [(5, 5), (5, 5), (2, 5), (7, 7)] {
+                lower_priority_of_current_thread(nice).unwrap();
+                let own = getpriority_process(None).unwrap();
+                assert_eq!(own, (process + expected).min(19), "{nice}");
+            }
+            // What it starts does not add to that.
+            let successor = std::thread::spawn(|| {
+                lower_priority_of_current_thread(5).unwrap();
+                getpriority_process(None).unwrap()
+            });
+            assert_eq!(successor.join().unwrap(), (process + 7).min(19));
             assert!(bind_memory_of_current_thread(1 << 20).is_err());
             assert!(
                 bind_memory_of_current_thread(1_000).is_err(),

@@ -2,9 +2,9 @@
 //! library does not offer.
 //!
 //! Sockets (listening, accepting, vectored sends), the ring that a thread sleeps on, the io_uring
-//! probe, resource limits, signals, CPU affinity and what the machine consists of. No policy: who
-//! listens where, how many connections there may be and which CPUs a thread gets is decided by the
-//! callers. Nothing here starts a thread.
+//! probe, resource limits, signals, CPU affinity, what a thread has used, and what the machine
+//! consists of. No policy: who listens where, how many connections there may be and which CPUs a
+//! thread gets is decided by the callers. Nothing here starts a thread.
 
 pub mod affinity;
 pub mod limits;
@@ -14,6 +14,7 @@ mod output;
 pub mod ring;
 pub mod signal;
 mod socket;
+mod thread_usage;
 pub mod uring;
 mod wake_event;
 
@@ -23,4 +24,5 @@ pub use socket::{
     abort, adopt, finish_sending, is_reset, peer_address, receive, receive_vectored, send_vectored,
     set_nodelay, stop_receiving, stop_transfer, wait_readable,
 };
+pub use thread_usage::ThreadUsage;
 pub use wake_event::WakeEvent;

@@ -43,6 +43,11 @@ impl CpuOffers {
 
     /// Offers the CPU until `look` finds something or patience ends.
     pub fn offer<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
+        self.offer_timed(look).0
+    }
+
+    /// The same, with how long that took.
+    pub fn offer_timed<T>(&self, look: impl FnMut() -> Option<T>) -> (Option<T>, Duration) {
         let begin = Instant::now();
         self.offer_for(look, || begin.elapsed())
     }
@@ -52,17 +57,17 @@ impl CpuOffers {
         &self,
         mut look: impl FnMut() -> Option<T>,
         mut elapsed: impl FnMut() -> Duration,
-    ) -> Option<T> {
+    ) -> (Option<T>, Duration) {
         loop {
             let found = look();
             let elapsed = elapsed();
             if found.is_some() {
                 self.backoff.note(elapsed <= ABSENCE_MAX);
-                return found;
+                return (found, elapsed);
             }
             if elapsed > PATIENCE {
                 self.backoff.note(false);
-                return None;
+                return (None, elapsed);
             }
             std::thread::yield_now();
         }
@@ -86,10 +91,12 @@ mod tests {
             look_count += 1;
             (look_count == looks).then_some(looks)
         };
-        offers.offer_for(look, || {
+        let (found, took) = offers.offer_for(look, || {
             elapsed += step;
             elapsed
-        })
+        });
+        assert_eq!(took, elapsed);
+        found
     }
 
     #[test]

@@ -135,11 +135,16 @@ impl Lifecycle {
             }
         };
         let thread_count = self.options.model_load_thread_count.min(wanted.len());
+        let loader = &self.placement.loader;
+        let work_as_loader = || {
+            loader.apply();
+            work();
+        };
         thread::scope(|scope| {
             for index in 1..thread_count {
                 let started = thread::Builder::new()
                     .name(format!("download-{index}"))
-                    .spawn_scoped(scope, work);
+                    .spawn_scoped(scope, work_as_loader);
                 if started.is_err() {
                     break;
                 }

@@ -29,6 +29,7 @@ impl Lifecycle {
             };
             let table = Arc::clone(&lifecycle.table);
             let follow_up = move || {
+                lifecycle.placement.loader.apply();
                 lifecycle.table.note_fault();
                 if reloads_max > 0 {
                     lifecycle.reload(&id, reloads_max);

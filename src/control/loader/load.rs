@@ -85,6 +85,7 @@ impl Lifecycle {
         self.publish_loading(&shown);
         let thread_count = self.permits.thread_count.min(jobs.len());
         let jobs = Mutex::new(jobs);
+        let loader = &self.placement.loader;
         let work = || {
             while let Some((loading, version)) = next(&jobs) {
                 let outcome = self.permits.run(|| match self.is_ending() {
@@ -96,18 +97,28 @@ impl Lifecycle {
                 }
             }
         };
+        let work_as_loader = || {
+            loader.apply();
+            work();
+        };
+        // This thread is one of them, unless it may not become a loader.
+        let first = usize::from(!loader.needs_own_threads());
         thread::scope(|scope| {
-            for index in 1..thread_count {
+            let mut started_count = 0;
+            for index in first..thread_count {
                 let started = thread::Builder::new()
                     .name(format!("load-{index}"))
-                    .spawn_scoped(scope, work);
+                    .spawn_scoped(scope, work_as_loader);
                 if let Err(cause) = started {
                     log::warning!("loading with fewer threads than asked for: {cause}");
                     break;
                 }
+                started_count += 1;
             }
-            // This thread is one of them, so the work is done even if no other could be started.
-            work();
+            // The work is done even if no other could be started.
+            if started_count < thread_count {
+                work();
+            }
         });
         failures
             .into_inner()

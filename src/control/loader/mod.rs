@@ -54,6 +54,7 @@ use conch_engine::execution::rate_limiter::RateLimiter;
 use conch_engine::execution::streams::device_cores::DeviceCores;
 use conch_engine::gpus::{Gpu, GpuHost};
 use conch_engine::model::registry::{ModelId, NOT_READY, Registry, VersionState};
+use conch_engine::threads::loader_placement::LoaderPlacement;
 use conch_engine::threads::placement::{GpuPlace, Placement};
 use conch_engine::threads::timer_thread::TimerThread;
 use conch_engine::threads::topology::Topology;
@@ -118,6 +119,9 @@ impl Lifecycle {
         gpus: Arc<GpuHost>,
     ) -> Arc<Lifecycle> {
         let topology = Topology::detect();
+        if !options.shard_cpus.is_empty() {
+            timer_thread.start();
+        }
         Arc::new_cyclic(|own| Lifecycle {
             own: Weak::clone(own),
             placement: Placement::new(
@@ -171,6 +175,11 @@ impl Lifecycle {
     /// The machine's CPUs, and where the cores run.
     pub(crate) fn placement(&self) -> (&Topology, &Placement) {
         (&self.topology, &self.placement)
+    }
+
+    /// Where threads that change models run.
+    pub(crate) fn loader_placement(&self) -> &LoaderPlacement {
+        &self.placement.loader
     }
 
     /// The server's response cache.

@@ -7,10 +7,12 @@
 
 mod family;
 pub(crate) mod gpu;
+mod long_turns;
 mod model;
 pub mod process;
 mod render;
 mod text;
 
 pub use family::{Family, FamilyKind, Metric};
+pub use long_turns::{LongTurnCause, LongTurns};
 pub(crate) use render::{MetricSources, render};

@@ -1,5 +1,7 @@
 //! All families in one text.
 
+use std::sync::Arc;
+
 use conch_engine::Snapshot;
 use conch_engine::cache::CacheService;
 use conch_engine::gpus::GpuHost;
@@ -8,7 +10,7 @@ use conch_memory::Budget;
 use super::gpu::GpuMeter;
 use super::process::CpuMeter;
 use super::text::{push_head, push_sample};
-use super::{family, gpu, model, process};
+use super::{LongTurns, family, gpu, long_turns, model, process};
 use crate::options::EngineOptions;
 
 /// Where the figures come from.
@@ -20,6 +22,7 @@ pub(crate) struct MetricSources<'s> {
     pub(crate) cpu_meter: &'s CpuMeter,
     pub(crate) gpus: &'s GpuHost,
     pub(crate) gpu_meter: &'s GpuMeter,
+    pub(crate) long_turns: &'s [Arc<LongTurns>],
 }
 
 /// All families; empty where metrics are switched off.
@@ -39,6 +42,7 @@ pub(crate) fn render(sources: &MetricSources<'_>) -> String {
     }
     process::render_pinned(&mut text, sources.gpus, options.gpu.pinned_pool_bytes);
     process::render_dropped(&mut text, sources.budget.dropped_count());
+    long_turns::render(&mut text, sources.long_turns);
     sources.gpu_meter.render(&mut text);
     gpu::render_pools(&mut text, sources.gpus);
     if options.allow_cpu_metrics {

@@ -50,6 +50,8 @@ impl OnDemand {
 
     /// Brings in what is in line, until nothing is.
     fn work(&self) {
+        // A shard starts it, on its own CPU.
+        self.loader.loader_placement().apply();
         loop {
             let name = {
                 let mut state = self.lock();

@@ -22,12 +22,19 @@ pub enum Progress {
     Open,
 }
 
+/// What became of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InlineExecution {
+    pub progress: Progress,
+    pub duration_ns: u64,
+}
+
 /// A queue whose batches may be executed on other threads than its cores.
 pub trait InlineQueue: Send + Sync {
     /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
     /// core goes on. None if it found nothing to execute, or no place. After an execution that took
     /// longer, the queue takes fewer offers.
-    fn execute_inline(&self, limit: Duration) -> Option<Progress>;
+    fn execute_inline(&self, limit: Duration) -> Option<InlineExecution>;
 
     /// Leaves what was submitted to a core.
     fn leave_to_core(&self);
@@ -101,7 +108,7 @@ pub struct InlineTurn(Option<Arc<dyn InlineQueue>>);
 
 impl InlineTurn {
     /// Executes; see [`InlineQueue::execute_inline`]. Replies are delivered before it returns.
-    pub fn run(mut self, limit: Duration) -> Option<Progress> {
+    pub fn run(mut self, limit: Duration) -> Option<InlineExecution> {
         self.0.take()?.execute_inline(limit)
     }
 }
@@ -120,6 +127,11 @@ mod tests {
 
     use super::*;
 
+    const EXECUTED: InlineExecution = InlineExecution {
+        progress: Progress::Done,
+        duration_ns: 7,
+    };
+
     #[derive(Default)]
     struct Fake {
         executed: AtomicUsize,
@@ -127,9 +139,9 @@ mod tests {
     }
 
     impl InlineQueue for Fake {
-        fn execute_inline(&self, _limit: Duration) -> Option<Progress> {
+        fn execute_inline(&self, _limit: Duration) -> Option<InlineExecution> {
             self.executed.fetch_add(1, Ordering::Relaxed);
-            Some(Progress::Done)
+            Some(EXECUTED)
         }
 
         fn leave_to_core(&self) {
@@ -163,7 +175,7 @@ mod tests {
             offer
         };
         let turn = take().into_turn().unwrap();
-        assert_eq!(turn.run(Duration::ZERO), Some(Progress::Done));
+        assert_eq!(turn.run(Duration::ZERO), Some(EXECUTED));
         assert_eq!(counts(), (1, 0));
         drop(take().into_turn());
         assert_eq!(counts(), (1, 1));

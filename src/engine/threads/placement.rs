@@ -9,6 +9,7 @@ use conch_config::InstanceKind;
 use conch_net::affinity;
 
 use crate::HostPolicies;
+use crate::threads::loader_placement::{LoaderPlacement, NICE};
 use crate::threads::timer_thread::TimerThread;
 use crate::threads::topology::Topology;
 
@@ -43,6 +44,8 @@ pub struct Placement {
     pub default: CorePlacement,
     /// Of each GPU.
     pub gpus: Arc<[(GpuPlace, CorePlacement)]>,
+    /// Of threads that change models.
+    pub loader: LoaderPlacement,
     /// Watches deadlines while every core executes.
     pub timer_thread: Arc<TimerThread>,
     /// Where instances of single policies run instead.
@@ -87,6 +90,10 @@ impl Placement {
         };
         Placement {
             gpus: gpus.iter().map(at_gpu).collect(),
+            loader: match shard_cpus.is_empty() {
+                true => LoaderPlacement::default(),
+                false => LoaderPlacement::beside_shards(&default.cpus, default.gives_way),
+            },
             default,
             timer_thread,
             host_policies: Arc::default(),
@@ -155,10 +162,6 @@ const TIMER_SLACK_NS: u64 = 1_000;
 /// which takes it from a core.
 const TURN_NS: u64 = 500_000;
 
-/// A computing core at +5 gets about a third of a shard's share when both want one CPU (weights 335
-/// and 1024).
-const NICE: i32 = 5;
-
 #[cfg(test)]
 mod tests {
     use conch_net::machine::Machine;
@@ -206,6 +209,7 @@ mod tests {
             let placement = placed(&topology, &shard_cpus, &[]);
             assert_eq!(placement.default, expected, "{what}");
             assert!(placement.gpus.is_empty());
+            assert_eq!(placement.loader.needs_own_threads(), shards > 0, "{what}");
             let timer_thread = Arc::new(TimerThread::default());
             let patient = Placement::new(&topology, &shard_cpus, false, timer_thread, &[]);
             assert!(!patient.default.gives_way, "{what}");

@@ -59,15 +59,7 @@ impl TimerThread {
         };
         agenda.pending.insert(timer_id, Box::new(callback));
         if !agenda.is_running {
-            let shared = Arc::clone(&self.shared);
-            let started = std::thread::Builder::new()
-                .name("timer".into())
-                .spawn(move || shared.run());
-            match started {
-                Ok(_) => agenda.is_running = true,
-                // Tried again with the next deadline; until then deadlines are late, not lost.
-                Err(error) => conch_log::error!("cannot start the timer thread: {error}"),
-            }
+            self.start_thread(&mut agenda);
         } else if agenda
             .pending
             .first_key_value()
@@ -76,6 +68,27 @@ impl TimerThread {
             self.shared.changed.notify_one();
         }
         timer_id
+    }
+
+    /// Starts the thread, which is else started for the first deadline: by a thread that need not
+    /// be one that gives way then, as the new one would, too.
+    pub fn start(&self) {
+        let mut agenda = self.shared.lock();
+        if !agenda.is_running {
+            self.start_thread(&mut agenda);
+        }
+    }
+
+    fn start_thread(&self, agenda: &mut TimerQueue) {
+        let shared = Arc::clone(&self.shared);
+        let started = std::thread::Builder::new()
+            .name("timer".into())
+            .spawn(move || shared.run());
+        match started {
+            Ok(_) => agenda.is_running = true,
+            // Tried again with the next deadline; until then deadlines are late, not lost.
+            Err(error) => conch_log::error!("cannot start the timer thread: {error}"),
+        }
     }
 
     /// Withdraws a callback; false if it was called or is being called.

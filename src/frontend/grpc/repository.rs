@@ -35,7 +35,7 @@ pub(super) async fn answer(
     respond: &mut SendResponse<Payload>,
 ) -> Result<Bytes, CallFailure> {
     let server = Arc::clone(&shard.server);
-    let work = blocking(move || {
+    let work = blocking(shard.server.loader_placement(), move || {
         // Charged until the files are where they belong.
         Ok(message.join().and_then(|(message, charge)| {
             let outcome = run(&server, method, message);

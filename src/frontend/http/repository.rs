@@ -26,7 +26,7 @@ pub(super) async fn index(shard: &Rc<Shard>, body: ByteView) -> Result<HttpRespo
     .await?;
     let server = Arc::clone(&shard.server);
     // It reads directories.
-    let rows = blocking(move || {
+    let rows = blocking(shard.server.loader_placement(), move || {
         server.check_serving()?;
         Ok(server.index(ready_only.unwrap_or(false)))
     })?
@@ -59,11 +59,14 @@ pub(super) async fn control(
             drop(charge);
             outcome
         };
-        blocking(load)?.await?;
+        blocking(shard.server.loader_placement(), load)?.await?;
     } else {
         let with_dependents = with_json(shard, body, read_unload_dependents).await?;
         let with_dependents = with_dependents.unwrap_or(false);
-        blocking(move || server.unload_model(&name, with_dependents))?.await?;
+        blocking(shard.server.loader_placement(), move || {
+            server.unload_model(&name, with_dependents)
+        })?
+        .await?;
     }
     Ok(HttpResponse::json(Vec::new()))
 }

@@ -271,7 +271,9 @@ impl SageMakerService {
             Arc::clone(&self.settings.catalog),
         );
         let root = self.settings.models_root.clone();
-        let work = blocking(move || Ok(answer_of(control::load(&server, &catalog, &root, load))));
+        let work = blocking(shard.server.loader_placement(), move || {
+            Ok(answer_of(control::load(&server, &catalog, &root, load)))
+        });
         finish(work).await
     }
 
@@ -280,7 +282,9 @@ impl SageMakerService {
             Arc::clone(&shard.server),
             Arc::clone(&self.settings.catalog),
         );
-        let work = blocking(move || Ok(answer_of(control::unload(&server, &catalog, &name))));
+        let work = blocking(shard.server.loader_placement(), move || {
+            Ok(answer_of(control::unload(&server, &catalog, &name)))
+        });
         finish(work).await
     }
 

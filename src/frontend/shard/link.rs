@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
+use conch_control::metrics::LongTurns;
 use conch_engine::{Completion, Delivery};
 use conch_sync::{Mailbox, Receiver};
 
@@ -73,6 +74,7 @@ pub(crate) struct ShardHandle {
     cpu: OnceLock<usize>,
     /// Something other than a heartbeat was sent since [`ShardHandle::is_quiet`] was last asked.
     is_stirred: AtomicBool,
+    long_turns: Arc<LongTurns>,
 }
 
 impl ShardHandle {
@@ -90,6 +92,7 @@ impl ShardHandle {
             is_starving: AtomicBool::new(false),
             cpu: OnceLock::new(),
             is_stirred: AtomicBool::new(true),
+            long_turns: Arc::default(),
         };
         (Arc::new(link), receiver)
     }
@@ -110,6 +113,11 @@ impl ShardHandle {
             self.connection_closed(protocol);
         }
         self.mailbox.notify();
+    }
+
+    /// Where its long turns are counted.
+    pub(crate) fn long_turns(&self) -> &Arc<LongTurns> {
+        &self.long_turns
     }
 
     /// The shard will look into its mailbox without being woken.

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use conch_engine::InlineTurn;
 
+use super::runtime::note_spent;
+use super::stage::ShardStage;
+
 /// Longer executions are a core's: the shard serves nobody meanwhile. So long may a turn of the
 /// executor take, and a small request of a model in Python half as long.
 const LIMIT: Duration = Duration::from_micros(100);
@@ -31,6 +34,10 @@ impl OwedExecution {
     /// from a core; false if nothing was owed, or a core was faster.
     pub(super) fn execute(&self) -> bool {
         let turn = self.turn.take();
-        turn.and_then(|turn| turn.run(LIMIT)).is_some()
+        let execution = turn.and_then(|turn| turn.run(LIMIT));
+        if let Some(execution) = execution {
+            note_spent(ShardStage::InlineExecution, execution.duration_ns);
+        }
+        execution.is_some()
     }
 }

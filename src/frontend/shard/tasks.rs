@@ -9,12 +9,17 @@ use std::task::Context;
 use futures_util::FutureExt;
 
 use super::runtime;
+use super::stage::ShardStage;
 use super::state::Shard;
 
 impl Shard {
-    /// Runs `future` on this shard. A panic ends only that future. It may be polled for
-    /// the first time before this returns: hold no borrow of anything that it uses.
-    pub fn spawn(self: &Rc<Self>, future: impl Future<Output = ()> + 'static) {
+    /// Runs `future` on this shard, as work of `stage`. A panic ends only that future. It may be
+    /// polled for the first time before this returns: hold no borrow of anything that it uses.
+    pub(crate) fn spawn(
+        self: &Rc<Self>,
+        stage: ShardStage,
+        future: impl Future<Output = ()> + 'static,
+    ) {
         let key = self.tasks.borrow_mut().insert(None);
         let shard = Rc::clone(self);
         // Boxed, because an async block has room for what it captures and once more for what it
@@ -24,6 +29,7 @@ impl Shard {
             let polled = |context: &mut Context<'_>| {
                 // Another connection's task may be in the middle of spawning this one.
                 let outer = shard.current.replace(key);
+                runtime::enter_stage(stage);
                 let polled = future.as_mut().poll(context);
                 shard.current.set(outer);
                 polled

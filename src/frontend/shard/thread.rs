@@ -14,7 +14,8 @@ use conch_sync::{Messages, Receiver};
 use super::connection_guard::ConnectionGuard;
 use super::link::{Protocol, ShardHandle, ShardMessage};
 use super::offload::OffloadThreads;
-use super::runtime::{RuntimeOptions, RuntimeThread, Task, Timer};
+use super::runtime::{RuntimeOptions, RuntimeThread, Task, Timer, note_spent};
+use super::stage::ShardStage;
 use super::state::{Shard, ShardContext};
 use super::stream::ShardStream;
 use crate::options::ShardAffinity;
@@ -64,6 +65,7 @@ impl ShardThread {
             thread_name: format!("shard-{index}"),
             cpu: bound_to,
             spins: options.shards_spin,
+            long_turns: Arc::clone(link.long_turns()),
         };
         let root = move || Shard::run(index, own_link, receiver, threads, context, serve);
         let thread = RuntimeThread::start(runtime_options, root).map_err(|error| {
@@ -155,11 +157,7 @@ impl Shard {
                             waker.wake();
                         }
                     }
-                    ShardMessage::Heartbeat => {
-                        let now_ns = clock::monotonic_ns();
-                        self.connections.borrow_mut().sweep(now_ns, &self.orders);
-                        self.link.answer(self.in_flight.borrow().len());
-                    }
+                    ShardMessage::Heartbeat => self.answer_heartbeat(),
                     ShardMessage::Drain => self.drain(),
                     ShardMessage::Stop => return Poll::Ready(()),
                 }
@@ -220,9 +218,22 @@ impl Shard {
         }
     }
 
+    fn answer_heartbeat(&self) {
+        let now_ns = clock::monotonic_ns();
+        let mut connections = self.connections.borrow_mut();
+        connections.sweep(now_ns, &self.orders);
+        drop(connections);
+        let took_ns = clock::monotonic_ns().saturating_sub(now_ns);
+        note_spent(ShardStage::Sweep, took_ns);
+        self.link.answer(self.in_flight.borrow().len());
+    }
+
     fn adopt(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol, serve: ServeConnection) {
+        let begin_ns = clock::monotonic_ns();
         let stream = ShardStream::adopt(socket);
         let guard = ConnectionGuard::new(self, stream.socket(), protocol);
         serve(self, stream, guard, protocol);
+        let took_ns = clock::monotonic_ns().saturating_sub(begin_ns);
+        note_spent(ShardStage::NewConnection, took_ns);
     }
 }

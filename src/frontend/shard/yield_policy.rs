@@ -8,6 +8,9 @@ use std::cell::Cell;
 
 use conch_sync::CpuOffers;
 
+use super::runtime::note_spent;
+use super::stage::ShardStage;
+
 /// When to offer the CPU. One per shard.
 pub(super) struct YieldPolicy {
     is_enabled: bool,
@@ -39,10 +42,13 @@ impl YieldPolicy {
 
     /// Offers the CPU if that was wished, until `look` finds something or patience ends.
     pub(super) fn offer<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
-        match self.is_wished.take() {
-            true => self.offers.offer(look),
-            false => None,
+        if !self.is_wished.take() {
+            return None;
         }
+        let (found, took) = self.offers.offer_timed(look);
+        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        note_spent(ShardStage::CpuOffer, took_ns);
+        found
     }
 }
 

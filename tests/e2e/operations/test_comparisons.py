@@ -1,4 +1,4 @@
-"""Short runs of perf/peers, perf/compare --models and perf/compare --gpu --engines: that they start, ask and tell. Their figures decide nothing
+"""Short runs of perf/neighbour, perf/peers, perf/compare --models and perf/compare --gpu --engines: that they start, ask and tell. Their figures decide nothing
 here."""
 
 import json
@@ -30,6 +30,19 @@ class Comparisons(unittest.TestCase):
                                   timeout=300, check=False, env={**os.environ, "CONCH_PROFILE": servers.PROFILE})
             self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
             return json.loads(figures.read_text())
+
+    @needs_library("identity")
+    @unittest.skipUnless(servers.built("load").exists(), "the load generator is not built")
+    def test_a_small_model_beside_one_that_computes(self):
+        told = self.run_program("neighbour", "--servers=conch", "--rounds=1", "--seconds=1", "--rate=100")
+        self.assertGreater(told["slice_ms"], 0)
+        windows = told["servers"]["conch"]["windows"]
+        for what in ("alone", "beside"):
+            [row] = windows[what]
+            self.assertEqual(row["failed"], 0)
+            self.assertGreater(row["requests"], 0)
+            self.assertGreaterEqual(row["p99_us"], row["p50_us"])
+        self.assertGreater(windows["beside"][0]["neighbour_per_second"], 0)
 
     @unittest.skipUnless(shutil.which("wrk"), "wrk is not installed")
     def test_conch_among_the_peers(self):

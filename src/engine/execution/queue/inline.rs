@@ -9,7 +9,7 @@ use crate::OwnedRequest;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, deadline_of};
 use crate::execution::seat::Seat;
-use crate::request::inline::{INLINE_BYTES_MAX, InlineQueue, Progress};
+use crate::request::inline::{INLINE_BYTES_MAX, InlineExecution, InlineQueue, Progress};
 
 /// Batches of more requests are left to the core: each takes some microseconds.
 const INLINE_REQUESTS_MAX: usize = 16;
@@ -65,7 +65,7 @@ impl ModelQueue {
 }
 
 impl InlineQueue for ModelQueue {
-    fn execute_inline(&self, limit: Duration) -> Option<Progress> {
+    fn execute_inline(&self, limit: Duration) -> Option<InlineExecution> {
         let seat = self.inline_seat.load_full();
         let Some((seat, mut state)) = seat
             .as_ref()
@@ -116,7 +116,10 @@ impl InlineQueue for ModelQueue {
             seat.call();
             self.pool.notify(seat.core());
         }
-        Some(progress)
+        Some(InlineExecution {
+            progress,
+            duration_ns,
+        })
     }
 
     fn leave_to_core(&self) {

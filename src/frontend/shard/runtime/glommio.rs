@@ -17,6 +17,7 @@ use glommio::net::TcpStream;
 use glommio::{CpuSet, LocalExecutorBuilder, Placement};
 
 use super::{RuntimeOptions, SPIN};
+use crate::shard::stage::ShardStage;
 
 /// What each executor insists on being allowed to lock in memory.
 pub const LOCKED_BYTES_MIN: Option<u64> = Some(512 << 10);
@@ -97,6 +98,12 @@ impl GlommioThread {
             .map_err(|error| Error::internal(error.to_string()))
     }
 }
+
+/// Long turns are not told.
+pub(crate) fn enter_stage(_stage: ShardStage) {}
+
+/// See [`enter_stage`].
+pub(crate) fn note_spent(_stage: ShardStage, _duration_ns: u64) {}
 
 /// The handle of a task.
 pub(crate) struct GlommioTask {

@@ -6,17 +6,24 @@
 #[cfg(feature = "glommio")]
 mod glommio;
 #[cfg(not(feature = "glommio"))]
+mod long_turns;
+#[cfg(not(feature = "glommio"))]
 mod own;
+
+use std::sync::Arc;
+
+use conch_control::metrics::LongTurns;
 
 #[cfg(feature = "glommio")]
 pub(crate) use self::glommio::{
     GAINS_BY_BRIEF_WAITS, GlommioSocket as Socket, GlommioTask as Task,
-    GlommioThread as RuntimeThread, GlommioTimer as Timer, MAY_WAKE_ITSELF, spawn, yield_now,
+    GlommioThread as RuntimeThread, GlommioTimer as Timer, MAY_WAKE_ITSELF, enter_stage,
+    note_spent, spawn, yield_now,
 };
 #[cfg(not(feature = "glommio"))]
 pub(crate) use self::own::{
     GAINS_BY_BRIEF_WAITS, MAY_WAKE_ITSELF, RingSocket as Socket, RingThread as RuntimeThread, Task,
-    Timer, spawn, yield_now,
+    Timer, enter_stage, note_spent, spawn, yield_now,
 };
 
 #[cfg(feature = "glommio")]
@@ -32,6 +39,9 @@ pub(crate) struct RuntimeOptions {
     pub(crate) cpu: Option<usize>,
     /// An idle thread looks for work for a while before it sleeps.
     pub(crate) spins: bool,
+    /// Where turns are counted that last too long. Only conch's executor tells of them.
+    #[cfg_attr(feature = "glommio", expect(dead_code))]
+    pub(crate) long_turns: Arc<LongTurns>,
 }
 
 /// How long an idle shard looks for work before it sleeps, where it may spin at all.

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use conch_engine::Error;
 use conch_executor::{LocalExecutor, Options};
 pub(crate) use conch_executor::{Task, Timer, spawn, yield_now};
 
-use super::{RuntimeOptions, SPIN};
+use super::{RuntimeOptions, SPIN, long_turns};
+use crate::shard::stage::ShardStage;
 
 /// Bytes that the process must be allowed to lock in memory, if that is known: kernels differ in
 /// whether they count rings, and say so when one is made.
@@ -82,19 +83,31 @@ impl RingThread {
     }
 }
 
+/// Notes what the thread is at from now on, as its long turns are told.
+pub(crate) fn enter_stage(stage: ShardStage) {
+    conch_executor::enter_stage(stage as usize);
+}
+
+/// Notes how much of this turn went to `stage`.
+pub(crate) fn note_spent(stage: ShardStage, duration_ns: u64) {
+    conch_executor::note_spent(stage as usize, duration_ns);
+}
+
 fn executor(options: &RuntimeOptions) -> io::Result<LocalExecutor> {
     if let Some(cpu) = options.cpu {
         conch_net::affinity::confine_current_thread(&[cpu])?;
     }
     let locked = conch_net::limits::raise_locked_memory(u64::MAX)?;
-    LocalExecutor::new(&Options {
+    let mut executor = LocalExecutor::new(&Options {
         ring_entries: match locked.soft < LOCKED_BYTES_USUAL {
             true => RING_ENTRIES_MIN,
             false => RING_ENTRIES,
         },
         spin: if options.spins { SPIN } else { Duration::ZERO },
         setup: None,
-    })
+    })?;
+    executor.observe_long_turns(long_turns::observer(Arc::clone(&options.long_turns)));
+    Ok(executor)
 }
 
 /// A connected socket on the shard that polls it.

@@ -43,13 +43,20 @@ impl Bed {
     }
 }
 
+/// Executes; how far that came.
+fn progress(turn: InlineTurn) -> Option<Progress> {
+    let execution = turn.run(LIMIT)?;
+    assert!(execution.duration_ns > 0);
+    Some(execution.progress)
+}
+
 #[test]
 fn the_submitter_executes_while_the_core_is_idle() {
     let bed = bed();
     let own = std::thread::current().id();
     for slot in 0..100 {
         let turn = bed.offer(slot).expect("the core is idle");
-        assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+        assert_eq!(progress(turn), Some(Progress::Done));
         // Delivered before it returns.
         assert_eq!(bed.recorder.wait(1)[0].slot(), slot);
     }
@@ -63,7 +70,7 @@ fn the_core_ends_what_is_left_open() {
     let bed = bed();
     bed.fake.leaves_open.store(true, Ordering::SeqCst);
     let turn = bed.offer(0).expect("the core is idle");
-    assert_eq!(turn.run(LIMIT), Some(Progress::Open));
+    assert_eq!(progress(turn), Some(Progress::Open));
     bed.fake.wait_inside(1);
     // It executes: no offer is taken, and what comes waits for it.
     assert!(bed.offer(1).is_none());
@@ -75,7 +82,7 @@ fn the_core_ends_what_is_left_open() {
     // An open batch is ended before the core is.
     bed.wait_idle();
     let turn = bed.offer(3).expect("the core is idle");
-    assert_eq!(turn.run(LIMIT), Some(Progress::Open));
+    assert_eq!(progress(turn), Some(Progress::Open));
     bed.fake.let_go(1);
     let recorder = Arc::clone(&bed.recorder);
     bed.stop();
@@ -92,7 +99,7 @@ fn what_the_submitter_does_not_execute_a_core_does() {
     // Nobody is woken for the second, as the first is the submitter's to see to.
     let turn = bed.offer(1).expect("the core is idle");
     bed.submit(2);
-    assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+    assert_eq!(progress(turn), Some(Progress::Done));
     assert_eq!(bed.recorder.wait(2).len(), 2);
     assert_eq!(bed.begun().len(), 1);
     bed.stop();
@@ -162,7 +169,7 @@ fn a_batch_with_large_inputs_is_left_to_the_core() {
     let turn = offer.into_turn().expect("the core is idle");
     let submitted = bed.version.submit(admit(1), &mut InlineOffer::none());
     assert!(submitted.is_ok());
-    assert_eq!(turn.run(LIMIT), Some(Progress::Open));
+    assert_eq!(progress(turn), Some(Progress::Open));
     bed.fake.wait_inside(1);
     bed.fake.let_go(1);
     assert_eq!(bed.recorder.wait(2).len(), 2);
@@ -182,7 +189,7 @@ fn a_panic_fails_the_request_and_nothing_else() {
     for slot in 0..2 {
         bed.wait_idle();
         let turn = bed.offer(slot).expect("the core is idle");
-        assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+        assert_eq!(progress(turn), Some(Progress::Done));
         let reply = bed.recorder.wait(1).remove(0);
         assert_eq!(reply.slot(), slot);
     }
@@ -210,7 +217,7 @@ fn a_model_says_that_it_is_brief_or_is_to_be_left_alone() {
     let bed = Bed::cpus(&parameter("true"), Fake::default(), 1);
     bed.wait_idle();
     let turn = bed.offer(0).expect("the core is idle");
-    assert_eq!(turn.run(LIMIT), Some(Progress::Done));
+    assert_eq!(progress(turn), Some(Progress::Done));
     assert_eq!(bed.begun(), [std::thread::current().id()]);
     bed.stop();
     let fake = Fake {
@@ -246,7 +253,7 @@ fn submit_many(bed: &Bed, slots: std::ops::Range<u64>) {
         let leaves_open = slot % 7 == 0;
         bed.fake.leaves_open.store(leaves_open, Ordering::SeqCst);
         match bed.offer(slot) {
-            Some(turn) if slot % 3 != 0 => drop(turn.run(LIMIT)),
+            Some(turn) if slot % 3 != 0 => drop(progress(turn)),
             turn => drop(turn),
         }
     }
