@@ -330,6 +330,11 @@ impl Server {
 
     /// All metrics in Prometheus text format 0.0.4.
     pub fn metrics_text(&self) -> String {
+        self.metrics_text_with(&[])
+    }
+
+    /// As [`Server::metrics_text`], with families of whoever serves them.
+    pub fn metrics_text_with(&self, more: &[metrics::FamilySamples]) -> String {
         metrics::render(&MetricSources {
             options: &self.options,
             snapshot: &self.registry.snapshot(),
@@ -338,6 +343,7 @@ impl Server {
             cpu_meter: &self.cpu_meter,
             gpus: &self.gpus,
             gpu_meter: &self.gpu_meter,
+            more,
         })
     }
 

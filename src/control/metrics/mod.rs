@@ -7,10 +7,17 @@
 
 mod family;
 pub(crate) mod gpu;
+mod labels;
+mod latencies;
 mod model;
 pub mod process;
+mod quantiles;
 mod render;
 mod text;
+mod usage;
 
 pub use family::{Family, FamilyKind, Metric};
+pub(crate) use quantiles::DEFAULT_QUANTILES;
+pub use quantiles::parse_quantiles;
+pub use render::FamilySamples;
 pub(crate) use render::{MetricSources, render};
