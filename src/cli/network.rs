@@ -20,6 +20,7 @@ pub fn frontend_options(
         http: listeners.http.enabled(),
         grpc: listeners.grpc.enabled(),
         metrics: listeners.metrics.enabled(),
+        metrics_on_http: arguments.frontend.metrics_on_http && listeners.metrics.is_enabled,
         sagemaker: cloud::sagemaker(arguments, environment)?,
         vertex_ai: cloud::vertex_ai(arguments, environment)?,
         grpc_tls: arguments.grpc_tls.load(listeners.grpc.is_enabled)?,

@@ -92,6 +92,9 @@ fn metrics_and_retries_are_set() {
             Some(Duration::from_secs(30))
         )
     );
+    let engine = &arguments.engine;
+    assert!(!engine.summary_latencies && !engine.histogram_latencies && engine.duration_histograms);
+    assert_eq!(engine.summary_quantiles, [0.5, 0.9, 0.95, 0.99, 0.999]);
     let unlimited = parsed("--model-repository=m --model-load-timeout-secs=0").unwrap();
     assert_eq!(unlimited.engine.model_load_timeout, None);
     assert!(parsed("--model-repository=m --model-load-timeout-secs=-1").is_err());
@@ -280,7 +283,24 @@ fn settings_are_refused_with_a_reason() {
     ] {
         assert_eq!(reason(line), expected, "{line}");
     }
-    assert!(reason("--metrics-config=summary_latencies=true").contains("does not serve"));
+}
+
+#[test]
+fn summaries_and_histograms_are_set() {
+    let arguments = parsed(
+        "--model-repository=m --metrics-config=summary_latencies=true \
+         --metrics-config=histogram_latencies=true --metrics-config=conch_histograms=false \
+         --metrics-config=summary_quantiles=0.25:0.1,x,0.75:0.01 --metrics-on-http",
+    )
+    .unwrap();
+    let engine = &arguments.engine;
+    assert!(engine.summary_latencies && engine.histogram_latencies && !engine.duration_histograms);
+    assert_eq!(engine.summary_quantiles, [0.25, 0.75]);
+    assert_eq!(
+        arguments.warnings,
+        ["Invalid option: [x]. No ':' delimiter found. Expected format is <quantile>:<error>"]
+    );
+    assert!(arguments.frontend.metrics_on_http);
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod fuzz;
 mod instance_group;
 mod json;
 mod merge;
+mod metrics;
 mod model;
 mod needs;
 mod normalize;
@@ -55,6 +56,7 @@ pub use error::{ConfigError, ConfigErrorCode, FaultPlace};
 pub use instance_group::{Gpus, PreferredGroup, resolve_instance_groups, without_gpus};
 pub use json::{from_json, to_json};
 pub use merge::merge_proposal;
+pub use metrics::{first_response_buckets, fixed_families, validate_first_response_buckets};
 pub use model::{
     BatchInput, BatchInputKind, BatchOutput, InstanceGroup, InstanceKind, RateLimit, RateResource,
     ResolvedConfig, Scheduling, TensorSpec, VersionPolicy,

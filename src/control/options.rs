@@ -8,6 +8,7 @@ use std::time::Duration;
 use conch_engine::flow_control::credits;
 use conch_engine::gpus::GpuOptions;
 use conch_engine::limits;
+use conch_engine::model::stats::ObservationOptions;
 use conch_engine::{HostPolicies, ResourceCapacity};
 use conch_memory::AllowedOwners;
 
@@ -114,8 +115,27 @@ pub struct EngineOptions {
     pub allow_gpu_metrics: bool,
     /// `counter_latencies` of the metrics configuration: the `*_duration_us` families.
     pub counter_latencies: bool,
+    /// `summary_latencies`: the summaries of the same durations.
+    pub summary_latencies: bool,
+    /// `histogram_latencies`: the histogram of first responses.
+    pub histogram_latencies: bool,
+    /// `summary_quantiles`: those that summaries show.
+    pub summary_quantiles: Vec<f64>,
+    /// Histograms of conch's own: of queue, compute and total time, and of batch sizes.
+    pub duration_histograms: bool,
     /// How old the figures of process, CPU and GPUs may be.
     pub metrics_interval: Duration,
+}
+
+impl EngineOptions {
+    /// What versions keep of their requests for the metrics.
+    pub(crate) fn observed(&self) -> ObservationOptions {
+        ObservationOptions {
+            histograms: self.allow_metrics && self.duration_histograms,
+            summaries: self.allow_metrics && self.summary_latencies,
+            first_responses: self.allow_metrics && self.histogram_latencies,
+        }
+    }
 }
 
 impl Default for EngineOptions {
@@ -159,6 +179,10 @@ impl Default for EngineOptions {
             allow_cpu_metrics: true,
             allow_gpu_metrics: true,
             counter_latencies: true,
+            summary_latencies: false,
+            histogram_latencies: false,
+            summary_quantiles: metrics::DEFAULT_QUANTILES.to_vec(),
+            duration_histograms: true,
             metrics_interval: Duration::from_millis(2_000),
         }
     }

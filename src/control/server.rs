@@ -350,6 +350,11 @@ impl Server {
 
     /// All metrics in Prometheus text format 0.0.4.
     pub fn metrics_text(&self) -> String {
+        self.metrics_text_with(&[])
+    }
+
+    /// As [`Server::metrics_text`], with families of whoever serves them.
+    pub fn metrics_text_with(&self, more: &[metrics::FamilySamples]) -> String {
         let long_turns = self.long_turns.lock();
         let long_turns = long_turns.unwrap_or_else(PoisonError::into_inner).clone();
         metrics::render(&MetricSources {
@@ -361,6 +366,7 @@ impl Server {
             gpus: &self.gpus,
             gpu_meter: &self.gpu_meter,
             long_turns: &long_turns,
+            more,
         })
     }
 

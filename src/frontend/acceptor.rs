@@ -17,10 +17,17 @@ use conch_log as log;
 use conch_memory::is_scarce;
 use conch_net::Listener;
 
+use crate::figures::FrontendFigures;
 use crate::shard::link::{Protocol, ShardHandle, ShardMessage};
 
 /// How long accepting pauses when the system has no room for another socket.
 const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// How many connections there may be, and where those beyond are counted.
+pub(crate) struct ConnectionLimit {
+    pub(crate) connections_max: usize,
+    pub(crate) figures: Arc<FrontendFigures>,
+}
 
 /// One listening socket and the thread that accepts from it.
 pub(crate) struct Acceptor {
@@ -35,7 +42,7 @@ impl Acceptor {
         listener: Listener,
         protocol: Protocol,
         links: Vec<Arc<ShardHandle>>,
-        connections_max: usize,
+        limit: ConnectionLimit,
     ) -> Result<Acceptor, Error> {
         let listener = Arc::new(listener);
         let is_stopped = Arc::new(AtomicBool::new(false));
@@ -49,7 +56,7 @@ impl Acceptor {
         };
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || accept(&own_listener, protocol, &links, connections_max, &own_flag))
+            .spawn(move || accept(&own_listener, protocol, &links, &limit, &own_flag))
             .map_err(|error| {
                 Error::internal(format!(
                     "cannot start a thread that accepts connections: {error}"
@@ -84,14 +91,15 @@ fn accept(
     listener: &Listener,
     protocol: Protocol,
     links: &[Arc<ShardHandle>],
-    connections_max: usize,
+    limit: &ConnectionLimit,
     is_stopped: &AtomicBool,
 ) {
     while !is_stopped.load(Ordering::Acquire) {
         match listener.accept() {
             Ok(socket) => {
                 let open_count: usize = links.iter().map(|link| link.connection_count()).sum();
-                if open_count >= connections_max || is_scarce() {
+                if open_count >= limit.connections_max || is_scarce() {
+                    limit.figures.note_refused(protocol);
                     // Dropping the socket closes it.
                     continue;
                 }

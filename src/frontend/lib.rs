@@ -11,6 +11,7 @@ mod access;
 mod api;
 mod blocking;
 mod coding;
+mod figures;
 mod forward;
 mod grpc;
 mod http;
@@ -40,7 +41,8 @@ use conch_engine::Error;
 use conch_log as log;
 use conch_net::Listener;
 
-use acceptor::Acceptor;
+use acceptor::{Acceptor, ConnectionLimit};
+use figures::FrontendFigures;
 use pressure::PressureOrders;
 use shard::link::{Protocol, ShardHandle, ShardMessage};
 use shard::{ShardContext, ShardThread, WaitingShards};
@@ -222,12 +224,14 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let options = Arc::new(options);
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
     let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);
+    let figures = Arc::<FrontendFigures>::default();
     let context = ShardContext {
         options: Arc::clone(&options),
         server,
         tracing: Arc::clone(&tracing),
         orders: Arc::clone(&orders),
         waiting_shards: Arc::new(WaitingShards::new(options.shard_cpus.len())),
+        figures: Arc::clone(&figures),
     };
     let server = Arc::clone(&context.server);
     let mut shards = Vec::new();
@@ -238,11 +242,16 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
     let long_turns = links.iter().map(|link| Arc::clone(link.long_turns()));
     server.show_long_turns(long_turns.collect());
+    figures.open(&links);
     let homes = shards.iter().map(|shard| shard.cpu).collect();
     let watchdog = Watchdog::start(links.clone(), homes, &options, orders)?;
     let mut acceptors = Vec::new();
     for (protocol, listener) in listeners {
-        let acceptor = Acceptor::start(listener, protocol, links.clone(), options.connections_max)?;
+        let limit = ConnectionLimit {
+            connections_max: options.connections_max,
+            figures: Arc::clone(&figures),
+        };
+        let acceptor = Acceptor::start(listener, protocol, links.clone(), limit)?;
         acceptors.push((protocol, acceptor));
     }
     Ok(Frontend {

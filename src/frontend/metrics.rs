@@ -8,22 +8,12 @@ use crate::http::connection::{
     self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody,
 };
 use crate::http::head::{HttpMethod, RequestHead};
-use crate::shard::offload::METRICS_COST;
+use crate::http::metrics_page::{is_page, page};
 use crate::shard::{ConnectionGuard, Shard, ShardStream};
 
 /// Serves one connection until it ends.
 pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
     connection::serve(shard, stream, guard, MetricsService).await;
-}
-
-/// The page itself.
-pub(crate) async fn page(shard: &Shard) -> HttpResponse {
-    // Rendering reads every model's numbers and files of /proc: not on a shard.
-    let server = std::sync::Arc::clone(&shard.server);
-    let text = shard
-        .offload(METRICS_COST, move || server.metrics_text())
-        .await;
-    HttpResponse::new(200, ContentType::Metrics, text.into_bytes())
 }
 
 struct MetricsService;
@@ -53,9 +43,9 @@ impl HttpService for MetricsService {
     type Plan = MetricsPlan;
 
     fn route(&self, _shard: &Shard, head: &RequestHead<'_>) -> MetricsRoute {
-        match head.path {
-            "/metrics" | "/metrics/" => MetricsRoute::Page,
-            _ => MetricsRoute::Other,
+        match is_page(head.path) {
+            true => MetricsRoute::Page,
+            false => MetricsRoute::Other,
         }
     }
 

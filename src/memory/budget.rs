@@ -104,6 +104,11 @@ impl Budget {
         self.total.dropped_count()
     }
 
+    /// How often bytes were refused.
+    pub fn refused_count(&self) -> u64 {
+        self.total.refused_count()
+    }
+
     /// Notes that `bytes` were received or taken by the peer: the connection moves.
     pub fn note_moved(&self, bytes: usize) {
         if let Some(share) = self.connection() {

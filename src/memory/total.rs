@@ -143,6 +143,7 @@ pub(crate) struct Total {
     /// A share was refused since [`Total::excess_bytes`].
     has_refused: AtomicBool,
     dropped_count: AtomicU64,
+    refused_count: AtomicU64,
 }
 
 impl Total {
@@ -158,6 +159,7 @@ impl Total {
             hasher: RandomState::new(),
             has_refused: AtomicBool::new(false),
             dropped_count: AtomicU64::new(0),
+            refused_count: AtomicU64::new(0),
         }
     }
 
@@ -192,6 +194,10 @@ impl Total {
 
     pub(crate) fn dropped_count(&self) -> u64 {
         self.dropped_count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn refused_count(&self) -> u64 {
+        self.refused_count.load(Ordering::Relaxed)
     }
 
     /// Takes `bytes` for the process itself, within the limit and nothing else.
@@ -243,6 +249,7 @@ impl Total {
     }
 
     pub(crate) fn refusal(&self, asked_bytes: u64) -> BudgetExhausted {
+        self.refused_count.fetch_add(1, Ordering::Relaxed);
         BudgetExhausted {
             asked_bytes,
             limit_bytes: self.limit_bytes,

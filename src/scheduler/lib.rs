@@ -36,4 +36,4 @@ pub use fifo::Fifo;
 pub use measure::Batcher;
 pub use output::{Dismissal, SchedulerOutput};
 pub use scheduler::Scheduler;
-pub use sequence_batcher::{SequenceBatcher, SequenceContext, SequenceKey};
+pub use sequence_batcher::{SequenceBatcher, SequenceContext, SequenceKey, SlotUsage};

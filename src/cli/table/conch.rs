@@ -105,6 +105,12 @@ pub const FLAGS: &[Flag] = &[
         Switch(|to| &mut to.frontend.strict_integers),
     ),
     served(
+        "metrics-on-http",
+        Bool,
+        "Serve /metrics on the HTTP port as well, where metrics are served. Default: {}.",
+        Switch(|to| &mut to.frontend.metrics_on_http),
+    ),
+    served(
         "http-timeout-header",
         Text("<name>"),
         "The header by which HTTP clients say how many milliseconds they wait for an inference; it \

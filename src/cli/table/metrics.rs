@@ -1,5 +1,7 @@
 //! Flags of the metrics.
 
+use conch_control::metrics::parse_quantiles;
+
 use super::row::served;
 use crate::arguments::Arguments;
 use crate::flag::Flag;
@@ -48,14 +50,15 @@ pub const FLAGS: &[Flag] = &[
     served(
         "metrics-config",
         Text("<setting>=<value>"),
-        "counter_latencies=false leaves the duration counters out. No summaries or histograms in \
-         this version. May be repeated.",
+        "counter_latencies=false leaves the duration counters out, summary_latencies=true adds \
+         summaries of the same durations, with summary_quantiles=<quantile>:<error>,...; \
+         histogram_latencies=true adds the histogram of first responses; \
+         conch_histograms=false leaves conch's own histograms out. May be repeated.",
         Other(set_metrics_config),
     ),
 ];
 
-/// `<setting>=<value>`. Settings that upstream has and this version does not are accepted only
-/// where they ask for nothing.
+/// `<setting>=<value>`.
 fn set_metrics_config(to: &mut Arguments, text: &str) -> Result<(), String> {
     let parts = text.split_once('=').filter(|(setting, value)| {
         !setting.is_empty() && !setting.contains(',') && !value.is_empty()
@@ -65,12 +68,13 @@ fn set_metrics_config(to: &mut Arguments, text: &str) -> Result<(), String> {
     })?;
     match setting {
         "counter_latencies" => to.engine.counter_latencies = parse_bool(value)?,
-        "summary_latencies" | "histogram_latencies" if !parse_bool(value)? => {}
-        "summary_latencies" | "histogram_latencies" => {
-            return Err(format!(
-                "this version of conch does not serve --metrics-config={text}; remove the option \
-                 to start without it"
-            ));
+        "summary_latencies" => to.engine.summary_latencies = parse_bool(value)?,
+        "histogram_latencies" => to.engine.histogram_latencies = parse_bool(value)?,
+        "conch_histograms" => to.engine.duration_histograms = parse_bool(value)?,
+        "summary_quantiles" => {
+            let (quantiles, complaints) = parse_quantiles(value);
+            to.engine.summary_quantiles = quantiles;
+            to.warnings.extend(complaints);
         }
         _ => to
             .warnings

@@ -190,6 +190,7 @@ impl Lifecycle {
         )?);
         let ensembling = conch_config::ensembling(&config.message)
             .ok_or_else(|| Error::internal(format!("'{id}' is no ensemble")))?;
+        self.check_metrics(&config)?;
         let mut labels = Labels::read(&config, &candidate.path)?;
         self.borrow_labels(&config, &ensembling, &mut labels);
         let ensemble = Ensemble::new(
@@ -213,6 +214,7 @@ impl Lifecycle {
             live_max: self.options.queue_requests_max,
             // The bound of all models holds for the models of its steps.
             requests_max: None,
+            observed: self.options.observed(),
             labels,
             states: None,
             executor: self.cached(Arc::clone(&ensemble) as _, id, &config, version),

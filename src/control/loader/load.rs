@@ -238,6 +238,24 @@ impl Lifecycle {
         attempt.unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")))
     }
 
+    /// Refuses buckets that no histogram can have, where there is one, and tells of families whose
+    /// options have no effect.
+    ///
+    /// # Errors
+    /// INVALID_ARG.
+    pub(super) fn check_metrics(&self, config: &conch_config::ResolvedConfig) -> Result<(), Error> {
+        for family in conch_config::fixed_families(&config.message) {
+            log::warning!(
+                "Metric family '{family}' in 'metric_identifier' is not a customizable metric in \
+                 Triton core."
+            );
+        }
+        if self.options.histogram_latencies {
+            conch_config::validate_first_response_buckets(&config.message)?;
+        }
+        Ok(())
+    }
+
     /// Opens the backend, initialises the model and its instances. What was made until an error is
     /// dropped again.
     fn load_version(
@@ -257,6 +275,7 @@ impl Lifecycle {
         // The backend may have proposed the scheduler.
         check_scheduling(&id.name, &config.scheduling)?;
         check_deadline_order(&id.name, &config)?;
+        self.check_metrics(&config)?;
         let specs = instance_specs(&id.name, &config.instance_groups)?;
         let instance_counts = cores::instance_counts(&specs, backend.execution_policy());
         let labels = Labels::read(&config, &plan.candidate.path)?;
@@ -274,6 +293,7 @@ impl Lifecycle {
             core_count: specs.iter().filter(|spec| !spec.is_passive).count(),
             live_max: self.options.queue_requests_max,
             requests_max: self.options.admission.model_max,
+            observed: self.options.observed(),
             labels,
             states: states.map(|start| (start, Arc::clone(&self.pool))),
             executor: self.cached(Arc::clone(&queue) as _, id, &config, version),

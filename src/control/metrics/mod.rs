@@ -7,12 +7,19 @@
 
 mod family;
 pub(crate) mod gpu;
+mod labels;
+mod latencies;
 mod long_turns;
 mod model;
 pub mod process;
+mod quantiles;
 mod render;
 mod text;
+mod usage;
 
 pub use family::{Family, FamilyKind, Metric};
 pub use long_turns::{LongTurnCause, LongTurns};
+pub(crate) use quantiles::DEFAULT_QUANTILES;
+pub use quantiles::parse_quantiles;
+pub use render::FamilySamples;
 pub(crate) use render::{MetricSources, render};

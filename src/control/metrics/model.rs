@@ -6,7 +6,10 @@ use conch_engine::ModelVersion;
 use conch_engine::gpus::GpuHost;
 use conch_engine::model::stats::{DeviceTotals, FailureReason, Totals};
 
-use super::text::{push_head, push_sample};
+use super::labels::{ModelLabels, SampleLabels};
+use super::latencies::{self, Latencies};
+use super::text::push_head;
+use super::usage::{self, ModelUsage};
 
 /// One family with a sample per model version, and one more for each GPU that it has an instance
 /// on.
@@ -104,6 +107,7 @@ pub(super) fn render(
     models: &[&Arc<ModelVersion>],
     gpus: &GpuHost,
     with_durations: bool,
+    quantiles: &[f64],
 ) {
     let uuid_of = |device_id| {
         let known = gpus.gpus().iter();
@@ -115,6 +119,13 @@ pub(super) fn render(
         .map(|model| ModelRow::of(model, uuid_of))
         .collect();
     render_rows(text, &rows, with_durations);
+    let latencies = rows.iter().map(|row| (&row.labels, &row.latencies));
+    latencies::render_first_responses(text, latencies.clone());
+    latencies::render_summaries(text, latencies.clone(), quantiles);
+    if !rows.is_empty() {
+        usage::render(text, rows.iter().map(|row| (&row.labels, &row.usage)));
+    }
+    latencies::render_histograms(text, latencies);
 }
 
 fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
@@ -188,38 +199,31 @@ fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
 
 /// One model version's labels and numbers.
 struct ModelRow {
-    /// Sorted by name, as the upstream serializer does: `_tag` labels, `gpu_uuid`, `model`, then
-    /// `namespace`, `reason`, `version`.
-    tags: Vec<(String, String)>,
-    model: Arc<str>,
-    /// Empty unless models have namespaces.
-    namespace: Arc<str>,
-    version: String,
+    labels: ModelLabels,
     /// What no device's instance reported, then by device what its instances did: the UUID and the
     /// counts.
     counts: Vec<(Option<String>, DeviceTotals)>,
     pending_count: u64,
     load_seconds: f64,
     is_cached: bool,
+    latencies: Latencies,
+    usage: ModelUsage,
 }
 
 impl ModelRow {
     fn of(model: &ModelVersion, uuid_of: impl Fn(i32) -> Option<String>) -> ModelRow {
-        let mut tags: Vec<(String, String)> = model
-            .config
-            .message
-            .metric_tags
-            .iter()
-            .map(|(tag, value)| (format!("_{}", label_name(tag)), value.clone()))
-            .collect();
-        tags.sort();
         let totals = model.metric_totals();
+        let named = totals.devices.keys().filter_map(|device_id| {
+            let uuid = uuid_of(*device_id)?;
+            Some((Some(*device_id), Some(uuid)))
+        });
+        let devices: Vec<(Option<i32>, Option<String>)> =
+            std::iter::once((None, None)).chain(named).collect();
         ModelRow {
-            tags,
-            model: Arc::clone(&model.name),
-            namespace: Arc::clone(&model.namespace),
-            version: model.version.to_string(),
+            labels: ModelLabels::of(model),
             pending_count: totals.pending_count,
+            latencies: Latencies::of(model, &totals, &devices),
+            usage: ModelUsage::of(model, &totals),
             counts: counts_of(totals, uuid_of),
             load_seconds: model.load_duration().as_secs_f64(),
             is_cached: model.config.has_response_cache,
@@ -248,19 +252,12 @@ impl ModelRow {
         reason: Option<&str>,
         value: f64,
     ) {
-        let mut labels: Vec<(&str, &str)> = self
-            .tags
-            .iter()
-            .map(|(tag, value)| (tag.as_str(), value.as_str()))
-            .collect();
-        labels.extend(gpu.map(|uuid| ("gpu_uuid", uuid)));
-        labels.push(("model", &self.model));
-        if !self.namespace.is_empty() {
-            labels.push(("namespace", &self.namespace));
-        }
-        labels.extend(reason.map(|reason| ("reason", reason)));
-        labels.push(("version", &self.version));
-        push_sample(text, name, &labels, value);
+        let more = SampleLabels {
+            gpu,
+            reason,
+            last: None,
+        };
+        self.labels.push(text, name, more, value);
     }
 }
 
@@ -278,24 +275,22 @@ fn counts_of(
     counts
 }
 
-/// A tag's characters that a label may not have become `_`: a hostile configuration must not break
-/// the exposition for all others.
-fn label_name(tag: &str) -> String {
-    tag.chars()
-        .map(|character| {
-            if character.is_ascii_alphanumeric() {
-                character
-            } else {
-                '_'
-            }
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use conch_engine::model::stats::CountAndTime;
+
+    fn labels(tags: &[(&str, &str)], model: &str, namespace: &str, version: &str) -> ModelLabels {
+        let tags = tags.iter();
+        ModelLabels {
+            tags: tags
+                .map(|(tag, value)| ((*tag).into(), (*value).into()))
+                .collect(),
+            model: model.into(),
+            namespace: namespace.into(),
+            version: version.into(),
+        }
+    }
 
     #[test]
     fn families_have_upstreams_names_labels_and_order() {
@@ -315,14 +310,13 @@ mod tests {
         totals.inference.compute_output.duration_ns = 999;
         totals.pending_count = 6;
         let row = ModelRow {
-            tags: vec![("_a".into(), "x\ny".into())],
-            model: "m\"".into(),
-            namespace: "/r".into(),
-            version: "3".into(),
+            labels: labels(&[("_a", "x\ny")], "m\"", "/r", "3"),
             pending_count: totals.pending_count,
             counts: counts_of(totals, no_gpu),
             load_seconds: 0.25,
             is_cached: false,
+            latencies: Latencies::default(),
+            usage: ModelUsage::default(),
         };
         let mut text = String::new();
         render_rows(&mut text, &[row], true);
@@ -393,10 +387,7 @@ mod tests {
         };
         totals.inference.success.count = 10;
         let row = ModelRow {
-            tags: vec![("_a".into(), "x".into())],
-            model: "m".into(),
-            namespace: "".into(),
-            version: "1".into(),
+            labels: labels(&[("_a", "x")], "m", "", "1"),
             pending_count: totals.pending_count,
             // Device 7 has no name: what it reported is not lost.
             counts: counts_of(totals, |device| {
@@ -404,6 +395,8 @@ mod tests {
             }),
             load_seconds: 0.5,
             is_cached: false,
+            latencies: Latencies::default(),
+            usage: ModelUsage::default(),
         };
         let mut text = String::new();
         render_rows(&mut text, &[row], true);
@@ -440,14 +433,13 @@ mod tests {
         render_rows(&mut text, &[], true);
         assert_eq!(text, "");
         let row = ModelRow {
-            tags: Vec::new(),
-            model: "m".into(),
-            namespace: "".into(),
-            version: "1".into(),
+            labels: labels(&[], "m", "", "1"),
             pending_count: 0,
             counts: counts_of(Totals::default(), no_gpu),
             load_seconds: 0.0,
             is_cached: true,
+            latencies: Latencies::default(),
+            usage: ModelUsage::default(),
         };
         render_rows(&mut text, &[row], false);
         assert!(!text.contains("_duration_us") && text.contains("nv_inference_count"));
@@ -463,14 +455,13 @@ mod tests {
             totals.inference.cache_miss.count = 2;
             totals.inference.cache_miss.duration_ns = 5_000;
             ModelRow {
-                tags: Vec::new(),
-                model: model.into(),
-                namespace: "".into(),
-                version: "1".into(),
+                labels: labels(&[], model, "", "1"),
                 pending_count: 0,
                 counts: counts_of(totals, no_gpu),
                 load_seconds: 0.0,
                 is_cached,
+                latencies: Latencies::default(),
+                usage: ModelUsage::default(),
             }
         };
         let mut text = String::new();
@@ -489,17 +480,5 @@ mod tests {
         let mut text = String::new();
         render_rows(&mut text, &[row("b", false)], true);
         assert!(!text.contains("nv_cache"));
-    }
-
-    #[test]
-    fn tags_cannot_break_the_exposition() {
-        for (tag, expected) in [
-            ("team", "team"),
-            ("a b\"}", "a_b__"),
-            ("größe", "gr__e"),
-            ("x\n", "x_"),
-        ] {
-            assert_eq!(label_name(tag), expected);
-        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use conch_engine::gpus::GpuHost;
+use conch_memory::Budget;
 
 use super::text::{push_head, push_sample};
 
@@ -192,6 +193,26 @@ fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
     };
     let total = field("MemTotal:")?;
     Some((total, total.saturating_sub(field("MemAvailable:")?)))
+}
+
+/// What requests hold of the budget of bytes.
+pub(super) fn render_held(text: &mut String, budget: &Budget) {
+    push_gauge(
+        text,
+        "conch_request_memory_held_bytes",
+        "Memory that requests and responses hold, in bytes",
+        budget.used_bytes() as f64,
+    );
+    push_gauge(
+        text,
+        "conch_request_memory_limit_bytes",
+        "Memory that requests and responses may hold, in bytes",
+        budget.limit_bytes() as f64,
+    );
+    let name = "conch_request_memory_refused_total";
+    let help = "Times that memory was refused to a request because too much was held";
+    push_head(text, name, help, "counter");
+    push_sample(text, name, &[], budget.refused_count() as f64);
 }
 
 /// What was given up so that the server goes on: lines that the log could not take, connections

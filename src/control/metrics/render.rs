@@ -23,6 +23,19 @@ pub(crate) struct MetricSources<'s> {
     pub(crate) gpus: &'s GpuHost,
     pub(crate) gpu_meter: &'s GpuMeter,
     pub(crate) long_turns: &'s [Arc<LongTurns>],
+    /// Of whoever serves the metrics.
+    pub(crate) more: &'s [FamilySamples],
+}
+
+/// A family that another part of the server tells, with one label.
+pub struct FamilySamples {
+    pub name: &'static str,
+    pub help: &'static str,
+    /// `gauge` or `counter`.
+    pub kind: &'static str,
+    pub label: &'static str,
+    /// The label's value, and the sample's.
+    pub samples: Vec<(&'static str, u64)>,
 }
 
 /// All families; empty where metrics are switched off.
@@ -33,7 +46,13 @@ pub(crate) fn render(sources: &MetricSources<'_>) -> String {
     }
     let mut text = String::with_capacity(8 << 10);
     let models = sources.snapshot.ready_models();
-    model::render(&mut text, &models, sources.gpus, options.counter_latencies);
+    model::render(
+        &mut text,
+        &models,
+        sources.gpus,
+        options.counter_latencies,
+        &options.summary_quantiles,
+    );
     if let Some(cache) = sources.cache {
         for gauge in cache.cache().gauges() {
             push_head(&mut text, gauge.name, gauge.help, "gauge");
@@ -41,6 +60,14 @@ pub(crate) fn render(sources: &MetricSources<'_>) -> String {
         }
     }
     process::render_pinned(&mut text, sources.gpus, options.gpu.pinned_pool_bytes);
+    process::render_held(&mut text, sources.budget);
+    for family in sources.more {
+        push_head(&mut text, family.name, family.help, family.kind);
+        for (value, sample) in &family.samples {
+            let labels = [(family.label, *value)];
+            push_sample(&mut text, family.name, &labels, *sample as f64);
+        }
+    }
     process::render_dropped(&mut text, sources.budget.dropped_count());
     long_turns::render(&mut text, sources.long_turns);
     sources.gpu_meter.render(&mut text);

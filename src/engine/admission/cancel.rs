@@ -64,6 +64,7 @@ impl Cancellation {
         count(&handle, &live, FailureReason::Canceled);
         let id = &handle.shared().id;
         request_log::log_change(id, RequestState::Pending, RequestState::Released);
+        handle.shared().note_response();
         drop(live);
         if let Some(regions) = &handle.shared().features.regions {
             // The queue still holds the handle.

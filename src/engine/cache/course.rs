@@ -14,7 +14,7 @@ use crate::cache::threads::CacheJob;
 use crate::cache::{CacheKey, CacheService, CachedResponse, key};
 use crate::clock::monotonic_ns;
 use crate::model::stats::FailureReason;
-use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
+use crate::request::context::{Executor, ExecutorUsage, ResponsePath, SubmitRefusal};
 use crate::request::inline::InlineOffer;
 use crate::request::refusal::refuse;
 use crate::request::request_log;
@@ -60,6 +60,10 @@ impl Executor for CachedExecutor {
 
     fn fault(&self) -> Option<Error> {
         self.0.executor.fault()
+    }
+
+    fn usage(&self) -> ExecutorUsage {
+        self.0.executor.usage()
     }
 }
 
@@ -220,7 +224,7 @@ fn deliver(handle: &RequestHandle, outcome: Result<Response, Error>) {
     let origin = handle.shared();
     origin
         .completion
-        .deliver(Delivery::new(origin.slot, Some(outcome), true));
+        .deliver(origin.delivery(Some(outcome), true));
     origin.completion.wake();
 }
 

@@ -14,7 +14,7 @@ use crate::request::messages::RequestIdPrefix;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::request::trace::TraceActivity;
-use crate::{Code, Delivery, Error, Response};
+use crate::{Code, Error, Response};
 
 impl Execution {
     /// The final delivery, after the request has been given up if nothing refers to it any more.
@@ -57,7 +57,7 @@ impl Execution {
         }
         origin
             .completion
-            .deliver(Delivery::new(origin.slot, outcome, is_final));
+            .deliver(origin.delivery(outcome, is_final));
     }
 
     /// The ensemble's response from the values of its wanted outputs.

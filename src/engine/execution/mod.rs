@@ -3,6 +3,7 @@
 pub mod active_sequences;
 pub mod batch_policy;
 pub mod cores;
+pub(crate) mod instance_usage;
 pub mod progress;
 pub mod queue;
 pub mod rate_limiter;

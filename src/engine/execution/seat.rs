@@ -25,6 +25,9 @@ pub(crate) struct Seat {
     core: usize,
     /// The core has to end what another thread left.
     is_called: AtomicBool,
+    /// A batch is executed here, or lies open: for the metrics.
+    is_busy: AtomicBool,
+    instance_count: usize,
     state: Mutex<SeatState>,
 }
 
@@ -54,6 +57,8 @@ impl Seat {
         Seat {
             core,
             is_called: AtomicBool::new(false),
+            is_busy: AtomicBool::new(false),
+            instance_count: instances.len(),
             state: Mutex::new(SeatState {
                 instances,
                 stage: Stage::Ended,
@@ -65,6 +70,19 @@ impl Seat {
 
     pub(crate) fn core(&self) -> usize {
         self.core
+    }
+
+    pub(crate) fn instance_count(&self) -> usize {
+        self.instance_count
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed)
+    }
+
+    /// By whoever is about to execute, or has executed. Relaxed: it orders nothing.
+    pub(crate) fn set_busy(&self, is_busy: bool) {
+        self.is_busy.store(is_busy, Ordering::Relaxed);
     }
 
     /// Whether other threads may execute here: one instance, which can be left open, or whose
@@ -80,6 +98,7 @@ impl Seat {
     pub(crate) fn enter(&self, pending: &mut PendingResponses) -> MutexGuard<'_, SeatState> {
         let mut state = self.lock();
         state.end_stage(pending);
+        self.set_busy(false);
         state
     }
 

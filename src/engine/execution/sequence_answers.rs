@@ -6,7 +6,7 @@ use std::sync::Arc;
 use conch_scheduler::{Dismissal, SchedulerOutput, SequenceBatcher};
 use conch_sync::Drained;
 
-use crate::model::stats::FailureReason;
+use crate::model::stats::{FailureReason, RefusalReason};
 use crate::request::refusal::refuse;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 
@@ -37,6 +37,12 @@ pub(crate) fn turn_away(
     for (live, why) in refused.drain(..) {
         let origin = Arc::clone(live.handle());
         let (id, model) = (&live.correlation_id, &origin.shared().model.name);
+        let statistics = &origin.shared().model.statistics;
+        match why {
+            Dismissal::BacklogFull => statistics.report_refusal(RefusalReason::QueueFull),
+            Dismissal::TimedOut => statistics.report_refusal(RefusalReason::Timeout),
+            Dismissal::NotStarted | Dismissal::Cancelled => {}
+        }
         // What upstream refuses before it is queued it does not count.
         let (error, reason) = match why {
             Dismissal::NotStarted => (

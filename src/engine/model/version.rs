@@ -23,8 +23,8 @@ use crate::model::level_bounds::LevelBounds;
 use crate::model::readiness::probe_queue::ProbeQueue;
 use crate::model::sequence_ids::SequenceIds;
 use crate::model::states::InitialStates;
-use crate::model::stats::{ModelStatistics, Statistics, Totals};
-use crate::request::context::Executor;
+use crate::model::stats::{ModelStatistics, ObservationOptions, RefusalReason, Statistics, Totals};
+use crate::request::context::{Executor, ExecutorUsage};
 use crate::request::messages::full;
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots,
@@ -85,6 +85,7 @@ pub struct VersionParts {
     pub live_max: u64,
     /// Bounds its live requests as all models' are, unless its configuration does.
     pub requests_max: Option<u64>,
+    pub observed: ObservationOptions,
     pub labels: Labels,
     pub states: Option<(InitialStates, Arc<Pool>)>,
     pub executor: Arc<dyn Executor>,
@@ -100,7 +101,13 @@ impl ModelVersion {
             namespace: parts.namespace,
             name: parts.name,
             version: parts.version,
-            statistics: Statistics::new(parts.core_count, config.max_batch_size),
+            statistics: Statistics::new(
+                parts.core_count,
+                config.max_batch_size,
+                parts.observed,
+                conch_config::first_response_buckets(&config.message)
+                    .unwrap_or(&FIRST_RESPONSE_BOUNDS_MS),
+            ),
             reported: ArcSwapOption::empty(),
             load_duration_ns: AtomicU64::new(0),
             created_ms: epoch_ms(),
@@ -184,6 +191,11 @@ impl ModelVersion {
     /// How many of its sequences take requests; none if that cannot be seen right now.
     pub fn sequence_count(&self) -> Option<usize> {
         self.executor.sequence_count()
+    }
+
+    /// Who executes its requests now.
+    pub fn usage(&self) -> ExecutorUsage {
+        self.executor.usage()
     }
 
     /// Whether it takes no more requests, or none that start anything.
@@ -325,6 +337,7 @@ impl PriorTotals {
 impl ModelVersion {
     /// Counts on from `predecessor`, which is being replaced.
     pub fn succeed(&self, predecessor: &Arc<ModelVersion>) {
+        self.statistics.succeed(&predecessor.statistics);
         let mut prior_totals = self.prior_totals();
         prior_totals.predecessors.push(Arc::clone(predecessor));
         prior_totals.absorb_gone();
@@ -353,6 +366,17 @@ impl ModelVersion {
         totals
     }
 
+    /// Requests that were admitted and are not finished, also of predecessors.
+    pub fn in_flight_count(&self) -> u64 {
+        let mut prior_totals = self.prior_totals();
+        prior_totals.absorb_gone();
+        let predecessors = prior_totals.predecessors.iter();
+        let theirs: u64 = predecessors
+            .map(|predecessor| predecessor.in_flight_count())
+            .sum();
+        self.live_count() + theirs
+    }
+
     fn prior_totals(&self) -> MutexGuard<'_, PriorTotals> {
         self.prior_totals
             .lock()
@@ -370,6 +394,9 @@ pub enum Rejected {
     /// The version is on its way out: another, or none, has taken its place in the registry.
     Retired,
 }
+
+/// Buckets of the histogram of first responses, where the configuration chooses none. As upstream.
+const FIRST_RESPONSE_BOUNDS_MS: [f64; 4] = [100.0, 500.0, 2000.0, 5000.0];
 
 /// Bit of `live`. Below are the pins, and then the live requests; both counts stay far below their
 /// bounds.
@@ -536,6 +563,7 @@ impl PendingPermit {
         level: u64,
     ) -> Result<PendingPermit, Error> {
         if !model.bounds.try_enter(level) {
+            model.statistics.report_refusal(RefusalReason::QueueFull);
             return Err(full(id));
         }
         model.statistics.add_pending();

@@ -11,7 +11,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 
-use conch_scheduler::{SchedulingParams, SequenceContext};
+use conch_scheduler::{SchedulingParams, SequenceContext, SlotUsage};
 use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
@@ -19,12 +19,13 @@ use crate::model::states::SequenceStates;
 use crate::model::stats::ExecutionSpan;
 use crate::model::version::{InFlightPermit, PendingPermit, Rejected};
 use crate::request::ensemble_run::StepGuard;
-use crate::request::features::RequestFeatures;
+use crate::request::features::{FirstResponse, RequestFeatures};
 use crate::request::inline::InlineOffer;
 use crate::request::observer::{ReleaseGuard, RequestObserver};
 use crate::request::response_turn::ResponseTurn;
 use crate::{
-    Completion, CorrelationId, Error, Input, ModelVersion, Parameter, SequenceFlags, Timestamps,
+    Completion, CorrelationId, Delivery, Error, Input, ModelVersion, Parameter, Response,
+    SequenceFlags, Timestamps,
 };
 
 /// The shared handle of a request: to queue, cancel or expire it.
@@ -52,6 +53,24 @@ pub struct RequestContext {
     pub(crate) facts: SchedulingParams,
     /// Its part in its sequence, if its model has sequences.
     pub(crate) member: Option<Box<SequenceContext>>,
+}
+
+impl RequestContext {
+    /// What is sent of it now; the way of every answer that counts.
+    pub fn delivery(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Delivery {
+        if outcome.is_some() {
+            self.note_response();
+        }
+        Delivery::new(self.slot, outcome, is_final)
+    }
+
+    /// A response or an error is on its way.
+    pub(crate) fn note_response(&self) {
+        let first = self.features.first_response.as_ref();
+        if let Some(duration_ns) = first.and_then(FirstResponse::note) {
+            self.model.statistics.report_first_response(duration_ns);
+        }
+    }
 }
 
 /// An admitted request: shapes, types and sizes agree with the model.
@@ -161,6 +180,11 @@ pub trait Executor: Send + Sync {
         None
     }
 
+    /// Who executes now, as far as it is known.
+    fn usage(&self) -> ExecutorUsage {
+        ExecutorUsage::default()
+    }
+
     /// How many sequences take requests; none if that cannot be seen right now.
     fn sequence_count(&self) -> Option<usize> {
         Some(0)
@@ -175,6 +199,22 @@ pub trait Executor: Send + Sync {
     fn reclaim(&self, handle: RequestHandle, core: usize) {
         let _ = (handle, core);
     }
+}
+
+/// Who executes the requests of a version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecutorUsage {
+    /// None of an ensemble.
+    pub instances: InstanceUsage,
+    /// Of a model with sequences.
+    pub slots: Option<SlotUsage>,
+}
+
+/// How many instances there are, and how many of them execute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceUsage {
+    pub count: usize,
+    pub busy_count: usize,
 }
 
 /// What stands between a request and its receiver.

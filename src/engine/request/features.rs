@@ -2,11 +2,13 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use conch_memory::Budget;
 
 use crate::Credits;
+use crate::clock::monotonic_ns;
 use crate::request::ensemble_run::EnsembleRun;
 use crate::request::response_turn::ResponseTurn;
 use crate::shared_memory::RequestRegions;
@@ -36,8 +38,33 @@ pub struct RequestFeatures {
     pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
     /// The same object as the request's completion, if the model has a cache.
     pub(crate) deposit: Option<Arc<dyn Any + Send + Sync>>,
+    /// Until its first response was sent, where the time to that is measured.
+    pub(crate) first_response: Option<FirstResponse>,
     /// What became of it, if its model is an ensemble.
     pub(crate) run: OnceLock<Weak<dyn EnsembleRun>>,
+}
+
+/// What is known of the first response to a request.
+pub(crate) struct FirstResponse {
+    start_ns: u64,
+    is_sent: AtomicBool,
+}
+
+impl FirstResponse {
+    /// For a request that began then.
+    pub(crate) fn new(start_ns: u64) -> FirstResponse {
+        FirstResponse {
+            start_ns,
+            is_sent: AtomicBool::new(false),
+        }
+    }
+
+    /// A response is sent. How long it took, if it is the first.
+    pub(crate) fn note(&self) -> Option<u64> {
+        // Relaxed: only who finds it false goes on.
+        let is_first = !self.is_sent.swap(true, Ordering::Relaxed);
+        is_first.then(|| monotonic_ns().saturating_sub(self.start_ns))
+    }
 }
 
 /// Names of outputs that may stay on a device.

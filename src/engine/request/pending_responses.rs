@@ -21,7 +21,7 @@ impl PendingResponses {
         outcome: Option<Result<Response, Error>>,
         is_final: bool,
     ) {
-        self.push_delivery(origin, Delivery::new(origin.slot, outcome, is_final));
+        self.push_delivery(origin, origin.delivery(outcome, is_final));
     }
 
     pub fn push_delivery(&mut self, origin: &RequestContext, delivery: Delivery) {

@@ -6,7 +6,7 @@ use conch_scheduler::SchedulerOutput;
 use conch_sync::ClaimReason;
 
 use crate::clock::monotonic_ns;
-use crate::model::stats::FailureReason;
+use crate::model::stats::{FailureReason, RefusalReason};
 use crate::request::context::SubmitRefusal;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
@@ -23,6 +23,8 @@ pub(crate) fn reject(expired: &mut Vec<OwnedRequest>, pending: &mut PendingRespo
         return;
     }
     for live in expired.drain(..) {
+        let statistics = &live.shared().model.statistics;
+        statistics.report_refusal(RefusalReason::Timeout);
         refuse(
             live,
             FailureReason::Rejected,
@@ -75,6 +77,8 @@ pub(crate) fn stopping(refused: &RequestHandle) -> SubmitRefusal {
     const WORDS: &str =
         "Server is stopping, scheduler for model has stopped accepting new inference requests";
     let origin = refused.shared();
+    let statistics = &origin.model.statistics;
+    statistics.report_refusal(RefusalReason::Stopping);
     let error = match origin.member {
         // The sequence batcher names no request.
         Some(_) => Error::unavailable(WORDS),

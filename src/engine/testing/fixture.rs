@@ -10,6 +10,7 @@ use conch_memory::ByteView;
 use crate::execution::cores::{InstancePlan, instance_counts};
 use crate::execution::queue::ModelQueue;
 use crate::model::labels::Labels;
+use crate::model::stats::ObservationOptions;
 use crate::request::context::{Executor, SubmitRefusal};
 use crate::request::inline::InlineOffer;
 use crate::request::refusal::stopping;
@@ -43,6 +44,7 @@ pub fn parts(name: &str, version: i64, config: &Arc<ResolvedConfig>) -> VersionP
         core_count: 1,
         live_max: u64::MAX,
         requests_max: None,
+        observed: ObservationOptions::default(),
         labels: Labels::default(),
         states: None,
         executor: Arc::new(NoExecutor),

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use conch_control::metrics::parse_quantiles;
 use conch_control::{ControlMode, EngineOptions, Server};
 use conch_engine::Error;
 use conch_log as log;
@@ -60,12 +61,14 @@ impl ServerOptions {
     ) -> Result<(), Error> {
         match (name, setting) {
             ("", "counter_latencies") => self.server.counter_latencies = parse_bool(value)?,
-            ("", "summary_latencies" | "histogram_latencies") => {
-                if parse_bool(value)? {
-                    return Err(Error::unsupported(format!(
-                        "{setting}={value} of the metrics configuration is not served by this \
-                         version"
-                    )));
+            ("", "summary_latencies") => self.server.summary_latencies = parse_bool(value)?,
+            ("", "histogram_latencies") => self.server.histogram_latencies = parse_bool(value)?,
+            ("", "conch_histograms") => self.server.duration_histograms = parse_bool(value)?,
+            ("", "summary_quantiles") => {
+                let (quantiles, complaints) = parse_quantiles(value);
+                self.server.summary_quantiles = quantiles;
+                for complaint in complaints {
+                    log::error!("{complaint}");
                 }
             }
             _ => log::warning!("the metrics setting {setting}={value} has no effect"),

@@ -20,6 +20,7 @@ mod input;
 pub(crate) mod json;
 mod logging;
 pub(crate) mod measure;
+pub(crate) mod metrics_page;
 pub(crate) mod repository;
 pub(crate) mod route;
 pub(crate) mod service;

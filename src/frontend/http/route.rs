@@ -17,6 +17,8 @@ pub(crate) enum HttpRoute<'a> {
         operation: ModelOperation,
     },
     Statistics,
+    /// Only with `metrics_on_http`.
+    Metrics,
     Logging,
     TraceSetting,
     RepositoryIndex,
@@ -54,7 +56,8 @@ impl GuardedRoute for HttpRoute<'_> {
             HttpRoute::Live | HttpRoute::Ready => Category::Health,
             HttpRoute::ServerMetadata => Category::Metadata,
             HttpRoute::Model { operation, .. } => operation.category(),
-            HttpRoute::Statistics => Category::Statistics,
+            // The page has the statistics, and upstream no category for it.
+            HttpRoute::Statistics | HttpRoute::Metrics => Category::Statistics,
             HttpRoute::Logging => Category::Logging,
             HttpRoute::TraceSetting => Category::Trace,
             HttpRoute::RepositoryIndex | HttpRoute::RepositoryControl { .. } => {

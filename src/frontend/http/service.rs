@@ -20,7 +20,7 @@ use super::infer::call::{InferCall, InferFailure, JsonLength, plan_infer};
 use super::infer::decode;
 use super::json::write;
 use super::route::{HttpRoute, ModelOperation, route};
-use super::{deadline, logging, repository, shared_memory, trace};
+use super::{deadline, logging, metrics_page, repository, shared_memory, trace};
 use crate::access::GrantedRoute;
 use crate::api;
 use crate::api::regions::RegionAction;
@@ -52,6 +52,7 @@ pub(crate) enum RequestPlan {
     Infer(InferCall),
     Generate(Box<GenerateCall>),
     SharedMemory(shared_memory::RegionRequest),
+    Metrics,
 }
 
 /// Which settings.
@@ -76,8 +77,11 @@ impl HttpService for InferenceService {
     type Route<'a> = HttpRoute<'a>;
     type Plan = RequestPlan;
 
-    fn route<'a>(&self, _shard: &'a Shard, head: &'a RequestHead<'_>) -> HttpRoute<'a> {
+    fn route<'a>(&self, shard: &'a Shard, head: &'a RequestHead<'_>) -> HttpRoute<'a> {
         log::verbose!(1, "HTTP request: {:?} {}", head.method, head.path);
+        if shard.options.metrics_on_http && metrics_page::is_page(head.path) {
+            return HttpRoute::Metrics;
+        }
         route(head.path)
     }
 
@@ -125,7 +129,7 @@ impl HttpService for InferenceService {
 
     fn placement(&self, plan: &RequestPlan) -> Option<BodyPlacement> {
         match plan {
-            RequestPlan::Answer(_) | RequestPlan::Ready { .. } => None,
+            RequestPlan::Answer(_) | RequestPlan::Ready { .. } | RequestPlan::Metrics => None,
             RequestPlan::Index
             | RequestPlan::Control { .. }
             | RequestPlan::Generate(_)
@@ -172,6 +176,7 @@ impl HttpService for InferenceService {
                     .await
                     .unwrap_or_else(|error| HttpResponse::error(&error, ContentType::Json)))
             }
+            RequestPlan::Metrics => Ok(Box::pin(metrics_page::page(&connection.shard)).await),
             RequestPlan::Generate(generate) => Box::pin(generate.run(body, connection)).await,
             RequestPlan::Settings(settings) => {
                 Ok(Box::pin(change(&connection.shard, body, settings))
@@ -261,6 +266,7 @@ pub(crate) fn plan_route(
         } if head.method == HttpMethod::Post => {
             RequestPlan::Settings(SettingsKind::Trace(Some(name.into())))
         }
+        HttpRoute::Metrics if head.method.is_read() => RequestPlan::Metrics,
         HttpRoute::Ready if head.method.is_read() => plan_ready(shard, head),
         HttpRoute::Model {
             name,
@@ -339,6 +345,7 @@ fn answer_at_once(shard: &Rc<Shard>, head: &RequestHead<'_>, route: HttpRoute<'_
     let type_of_errors = match route {
         HttpRoute::Live
         | HttpRoute::Ready
+        | HttpRoute::Metrics
         | HttpRoute::Unknown
         | HttpRoute::Model {
             operation: ModelOperation::Ready | ModelOperation::Infer,

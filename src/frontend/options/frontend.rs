@@ -22,6 +22,8 @@ pub struct FrontendOptions {
     pub http: Option<Endpoint>,
     pub grpc: Option<Endpoint>,
     pub metrics: Option<Endpoint>,
+    /// The HTTP endpoint answers `/metrics` as well.
+    pub metrics_on_http: bool,
     pub sagemaker: Option<Arc<SageMakerOptions>>,
     pub vertex_ai: Option<Arc<VertexAiOptions>>,
     /// `--http-restricted-api`: of every listener that speaks HTTP.
@@ -89,6 +91,7 @@ impl Default for FrontendOptions {
             http: None,
             grpc: None,
             metrics: None,
+            metrics_on_http: false,
             sagemaker: None,
             vertex_ai: None,
             http_restrictions: Restrictions::default(),

@@ -111,7 +111,10 @@ impl Shard {
             .in_flight
             .borrow_mut()
             .reserve(responses)
-            .ok_or_else(|| Error::unavailable("the server has too many requests in flight"))?;
+            .ok_or_else(|| {
+                self.figures.note_overflow();
+                Error::unavailable("the server has too many requests in flight")
+            })?;
         let timestamps = Timestamps {
             request_start_ns: clock::monotonic_ns(),
             queue_start_ns: 0,

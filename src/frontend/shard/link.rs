@@ -30,6 +30,17 @@ impl Protocol {
         Protocol::VertexAi,
     ];
 
+    /// As labels of metrics have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Protocol::Http => "http",
+            Protocol::Grpc => "grpc",
+            Protocol::Metrics => "metrics",
+            Protocol::SageMaker => "sagemaker",
+            Protocol::VertexAi => "vertex_ai",
+        }
+    }
+
     /// Whether a drain leaves its listener open, and waits for none of its connections.
     pub(crate) fn outlasts_drains(self) -> bool {
         self == Protocol::Metrics

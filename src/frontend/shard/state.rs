@@ -24,6 +24,7 @@ use super::runtime::{GAINS_BY_BRIEF_WAITS, Task};
 use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
+use crate::figures::FrontendFigures;
 use crate::options::FrontendOptions;
 use crate::pressure::PressureOrders;
 use crate::tls::Handshakes;
@@ -43,6 +44,7 @@ pub struct Shard {
     pub(super) connections: RefCell<ConnectionTable>,
     pub(super) tasks: RefCell<Slab<Option<Task>>>,
     pub(super) orders: Arc<PressureOrders>,
+    pub(crate) figures: Arc<FrontendFigures>,
     pub(super) link: Arc<ShardHandle>,
     pub(super) completion: Arc<dyn Completion>,
     pub(super) yield_policy: YieldPolicy,
@@ -65,6 +67,7 @@ pub(crate) struct ShardContext {
     pub(crate) tracing: Arc<Tracing>,
     pub(crate) orders: Arc<PressureOrders>,
     pub(crate) waiting_shards: Arc<WaitingShards>,
+    pub(crate) figures: Arc<FrontendFigures>,
 }
 
 impl Shard {
@@ -80,6 +83,7 @@ impl Shard {
             tracing,
             orders,
             waiting_shards,
+            figures,
         } = context;
         let handshakes_max = options
             .grpc_connections
@@ -109,6 +113,7 @@ impl Shard {
             tracing,
             options,
             orders,
+            figures,
             link,
         })
     }

@@ -15,9 +15,9 @@ use crate::http::connection::{
 };
 use crate::http::dialect::Dialect;
 use crate::http::head::{HttpMethod, RequestHead};
+use crate::http::metrics_page;
 use crate::http::route::{self, HttpRoute as TritonRoute, ModelOperation};
 use crate::http::service::{self, InferenceService, plan_route};
-use crate::metrics;
 use crate::shard::{ConnectionGuard, HeldPermit, Shard, ShardStream};
 
 const REDIRECT_HEADER: &str = "X-Vertex-Ai-Triton-Redirect";
@@ -94,9 +94,10 @@ fn redirect(target: &str) -> VertexAiRoute<'_> {
         TritonRoute::SharedMemory { .. } | TritonRoute::RepositoryControl { .. } => {
             VertexAiRoute::Blocked
         }
-        TritonRoute::Logging | TritonRoute::TraceSetting | TritonRoute::Unknown => {
-            VertexAiRoute::Unknown
-        }
+        TritonRoute::Logging
+        | TritonRoute::TraceSetting
+        | TritonRoute::Metrics
+        | TritonRoute::Unknown => VertexAiRoute::Unknown,
     }
 }
 
@@ -215,7 +216,7 @@ impl HttpService for VertexAiService {
                     .answer(plan, body, scratch, connection)
                     .await
             }
-            VertexAiPlan::Metrics => Ok(metrics::page(&connection.shard).await),
+            VertexAiPlan::Metrics => Ok(metrics_page::page(&connection.shard).await),
         }
     }
 }

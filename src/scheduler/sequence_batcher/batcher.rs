@@ -33,6 +33,14 @@ pub struct SequenceBatcher<T: Entry> {
     pub(super) delay: Option<SchedulerDelay>,
 }
 
+/// The slots of a model with sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotUsage {
+    /// More than there are while an instance ends that sequences are still on.
+    pub used_count: usize,
+    pub total_count: usize,
+}
+
 #[derive(Debug)]
 pub(super) enum SlotStrategy<T: Entry> {
     Direct(DirectStrategy),
@@ -98,6 +106,14 @@ impl<T: Entry> SequenceBatcher<T> {
     /// Sequences that take requests.
     pub fn open_count(&self) -> usize {
         self.table.open_count()
+    }
+
+    /// How many slots sequences hold, and how many there are for them.
+    pub fn slot_usage(&self) -> SlotUsage {
+        SlotUsage {
+            used_count: self.table.slot_count(),
+            total_count: self.free_slots.total_count(),
+        }
     }
 
     /// Whether the sequence of this run, which is under way, does not wait for a slot.

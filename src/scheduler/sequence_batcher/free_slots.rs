@@ -28,6 +28,12 @@ impl FreeSlots {
         free_slots
     }
 
+    /// All slots of the instances that take sequences.
+    pub(super) fn total_count(&self) -> usize {
+        let open_count = self.fresh.iter().flatten().count();
+        open_count.saturating_mul(self.row_count as usize)
+    }
+
     /// The slots of another instance are free, too.
     pub(super) fn add_instance(&mut self) {
         let instance = u32::try_from(self.fresh.len()).unwrap_or(u32::MAX);

@@ -37,5 +37,5 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use batcher::SequenceBatcher;
+pub use batcher::{SequenceBatcher, SlotUsage};
 pub use member::{SequenceContext, SequenceKey};

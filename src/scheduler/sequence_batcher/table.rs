@@ -72,6 +72,11 @@ impl<T> SequenceTable<T> {
         self.open.len()
     }
 
+    /// How many hold a slot, with those that are ending.
+    pub(super) fn slot_count(&self) -> usize {
+        self.runs.len().saturating_sub(self.backlog_count)
+    }
+
     pub(super) fn backlog_count(&self) -> usize {
         self.backlog_count
     }

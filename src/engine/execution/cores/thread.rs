@@ -288,6 +288,7 @@ fn serve_at_seat(
     if is_free {
         queue.open_seat(seat);
     }
+    queue.usage.open_seat(seat);
     let wakes = DeferredWakes::new(gives_way && is_free);
     serve(
         queue,
@@ -297,6 +298,7 @@ fn serve_at_seat(
         sequence_inputs,
         wakes,
     );
+    queue.usage.close_seat(seat);
     queue.close_seat(seat);
 }
 
@@ -349,12 +351,14 @@ fn serve(
             }
         }
         let mut state = seat.enter(&mut pending);
+        seat.set_busy(true);
         if let Some(instance) = state.instances.get_mut(next) {
             wakes.around(&mut pending, |pending| {
                 execute_unflushed(&mut **instance, &mut output.batch, pending);
             });
         }
         let instance_count = state.instances.len();
+        seat.set_busy(false);
         drop(state);
         if (resource_handles.len() > 1 || sequence_inputs.is_some())
             && let Some(resources) = resource_handles.get_mut(next)

@@ -93,6 +93,7 @@ impl InlineQueue for ModelQueue {
         // It may have requests of other submitters.
         let is_small = output.batch.len() <= INLINE_REQUESTS_MAX
             && input_bytes(&output.batch) <= INLINE_BYTES_MAX;
+        seat.set_busy(true);
         let progress = if is_small {
             state_now.begin(limit)
         } else {
@@ -100,6 +101,8 @@ impl InlineQueue for ModelQueue {
             state_now.leave();
             Progress::Open
         };
+        // Else once the core has ended it.
+        seat.set_busy(progress == Progress::Open);
         drop(state);
         let duration_ns = monotonic_ns().saturating_sub(begin_ns);
         let was_brief = progress == Progress::Done && u128::from(duration_ns) <= limit.as_nanos();

@@ -24,6 +24,7 @@ use crate::backend::BatchStrategy;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::active_sequences::ActiveSequences;
 use crate::execution::batch_policy::BatchStrategyAdapter;
+use crate::execution::instance_usage::UsageGauges;
 use crate::execution::queue::draining::DrainingVersions;
 use crate::execution::queue::inline::FIRST_REFUSALS;
 pub(crate) use crate::execution::queue::streams::StreamTurn;
@@ -75,6 +76,8 @@ pub struct ModelQueue {
     config: Arc<conch_config::ResolvedConfig>,
     /// A library of the model's own has a say in its batches.
     has_strategy: bool,
+    /// Who executes, for the metrics.
+    pub(crate) usage: Arc<UsageGauges>,
     /// Where threads that submit may execute.
     inline_seat: ArcSwapOption<Seat>,
     inline_backoff: TrialBackoff,
@@ -139,6 +142,8 @@ impl ModelQueue {
         {
             returns.resize_with(core_count_max, Inbox::default);
         }
+        let usage = Arc::<UsageGauges>::default();
+        usage.note_slots(&scheduler);
         let pool = WorkerPool::with_addressed_workers(scheduler, core_count_max);
         Ok(Arc::new_cyclic(|own| ModelQueue {
             pool,
@@ -153,6 +158,7 @@ impl ModelQueue {
             log_limiter: LogLimiter::default(),
             config: Arc::clone(config),
             has_strategy,
+            usage,
             inline_seat: ArcSwapOption::empty(),
             inline_backoff: TrialBackoff::skipping(FIRST_REFUSALS),
             fault: OnceLock::new(),
@@ -233,6 +239,7 @@ impl ModelQueue {
                 |scheduler, arrivals, now_ns| {
                     if seat.answers_call() {
                         accept(scheduler, arrivals, now_ns, output);
+                        self.usage.note_slots(scheduler);
                         return (Some(true), scheduler.peek(now_ns, output));
                     }
                     let (work, poll_state) =
@@ -280,6 +287,7 @@ impl ModelQueue {
                     .pool
                     .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
                         accept(scheduler, arrivals, now_ns, output);
+                        self.usage.note_slots(scheduler);
                         let poll_state = scheduler.peek(now_ns, output);
                         let is_work = poll_state.is_ready || has_refusals(output);
                         (is_work.then_some(poll_state.is_ready), poll_state)
@@ -338,6 +346,7 @@ impl ModelQueue {
             self.pool.notify_locked(core);
         }
         self.route_output(output);
+        self.usage.note_slots(scheduler);
         poll_state
     }
 
@@ -518,6 +527,7 @@ impl ModelQueue {
                 // What it did may want cores to be called.
                 let poll_state = scheduler.expire(now_ns, &mut output);
                 self.route_output(&mut output);
+                self.usage.note_slots(scheduler);
                 (seen, poll_state)
             });
         // Without a visit a core holds the lock: it has been told, looks again, and entrusts what

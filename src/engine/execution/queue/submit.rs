@@ -9,7 +9,7 @@ use conch_sync::{NEVER_NS, Refused};
 
 use crate::clock::monotonic_ns;
 use crate::execution::queue::ModelQueue;
-use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
+use crate::request::context::{Executor, ExecutorUsage, ResponsePath, SubmitRefusal};
 use crate::request::inline::InlineOffer;
 use crate::request::refusal::stopping;
 use crate::response_order::OrderedCompletion;
@@ -71,6 +71,11 @@ impl Executor for ModelQueue {
 
     fn fault(&self) -> Option<Error> {
         self.fault.get().cloned()
+    }
+
+    fn usage(&self) -> ExecutorUsage {
+        self.usage
+            .read(matches!(self.config.scheduling, Scheduling::Sequence(_)))
     }
 
     /// None if a core is just looking itself.

@@ -8,6 +8,7 @@ use conch_scheduler::SchedulerOutput;
 use conch_sync::{NEVER_NS, Spin, Worker, park_current_until};
 
 use crate::clock::{Monotonic, monotonic_ns};
+use crate::execution::instance_usage::StreamUsage;
 use crate::execution::queue::{ModelQueue, StreamTurn};
 use crate::execution::seat::log_executing;
 use crate::execution::streams::sharing::ApartReason;
@@ -29,6 +30,7 @@ pub(crate) struct StreamCore {
     is_over: bool,
     /// While it is in the idle set of its queue: until when.
     listed_ns: Option<u64>,
+    usage: StreamUsage,
 }
 
 /// What a turn left.
@@ -51,6 +53,7 @@ impl StreamCore {
     ) -> StreamCore {
         StreamCore {
             queue: Arc::clone(queue),
+            usage: StreamUsage::new(&queue.usage, instances.len()),
             worker,
             instances,
             output: SchedulerOutput::default(),
@@ -108,6 +111,7 @@ impl StreamCore {
         for instance in &mut self.instances {
             instance.poll(&mut self.pending);
         }
+        self.note_usage();
         if self.takes_batch() {
             let turn =
                 self.queue
@@ -214,5 +218,11 @@ impl StreamCore {
             instance.enqueue(batch, &mut self.pending);
         }
         self.next = (place + 1) % count;
+        self.note_usage();
+    }
+
+    fn note_usage(&mut self) {
+        let busy = self.instances.iter().filter(|one| one.in_flight() > 0);
+        self.usage.note(busy.count());
     }
 }

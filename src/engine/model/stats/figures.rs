@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use conch_memory::MemoryKind;
 
+use crate::model::stats::refusals::RefusalReason;
+
 /// Why a request failed; the `reason` label of `nv_inference_request_failure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureReason {
@@ -133,6 +135,8 @@ pub struct Totals {
     pub memory_usage: Vec<MemoryUsage>,
     /// Requests queued now.
     pub pending_count: u64,
+    /// Indexed as [`RefusalReason::ALL`].
+    pub refused: [u64; RefusalReason::ALL.len()],
     /// What instances on GPUs reported, by the ordinal of the device; part of the counts above.
     pub devices: BTreeMap<i32, DeviceTotals>,
 }
@@ -207,6 +211,14 @@ impl Totals {
         self.execution_count = counts.execution_count;
         self.inference = counts.inference;
         self.failures = counts.failures;
+        for (mine, theirs) in self.refused.iter_mut().zip(other.refused) {
+            *mine += theirs;
+        }
+        for (batch_size, theirs) in &other.batches {
+            let mine = self.batches.entry(*batch_size).or_default();
+            mine.batch_size = *batch_size;
+            mine.merge(theirs);
+        }
         for (device_id, theirs) in &other.devices {
             let mine = self.devices.entry(*device_id).or_default();
             mine.combine(theirs, u64::wrapping_add);
@@ -247,6 +259,19 @@ impl ResponseStatistics {
             (&mut self.cancel, other.cancel),
         ];
         for (mine, theirs) in pairs {
+            mine.count += theirs.count;
+            mine.duration_ns = mine.duration_ns.wrapping_add(theirs.duration_ns);
+        }
+    }
+}
+
+impl BatchStatistics {
+    fn merge(&mut self, other: &BatchStatistics) {
+        for (mine, theirs) in [
+            (&mut self.compute_input, other.compute_input),
+            (&mut self.compute_infer, other.compute_infer),
+            (&mut self.compute_output, other.compute_output),
+        ] {
             mine.count += theirs.count;
             mine.duration_ns = mine.duration_ns.wrapping_add(theirs.duration_ns);
         }

@@ -9,25 +9,36 @@
 //! thread asks.
 
 mod cell;
+mod durations;
 mod figures;
+mod observations;
+mod refusals;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::cell::Cell as ThreadCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_memory::MemoryKind;
 
 use crate::Timestamps;
 use crate::clock::{epoch_ms, monotonic_ns};
 use crate::model::stats::cell::{BATCH_SIZES_MAX, CELLS_MAX, CellField, StatsCell};
+use crate::model::stats::observations::{Observations, Success};
 
+pub use crate::model::stats::durations::{DurationCounts, duration_bounds};
 pub use crate::model::stats::figures::{
     BatchStatistics, CountAndTime, DeviceTotals, ExecutionSpan, FailureReason, InferenceStatistics,
     MemoryUsage, ModelStatistics, ResponseReport, ResponseStatistics, Totals,
 };
+pub use crate::model::stats::observations::{
+    FirstResponseCounts, ObservationOptions, StageCounts, SummaryStage,
+};
+pub use crate::model::stats::refusals::RefusalReason;
+pub use crate::model::stats::window::DurationSummary;
 
 /// The counters of one model version.
 pub struct Statistics {
@@ -41,6 +52,12 @@ pub struct Statistics {
     /// than the lock.
     responses: Mutex<BTreeMap<u64, ResponseStatistics>>,
     memory_usage: Mutex<BTreeMap<(MemoryOwner, u8, i64), u64>>,
+    /// Made on first use, or those of the version whose place this one took.
+    observations: OnceLock<Arc<Observations>>,
+    options: ObservationOptions,
+    first_response_bounds_ms: Box<[f64]>,
+    /// Indexed as [`RefusalReason::ALL`].
+    refused: [AtomicU64; RefusalReason::ALL.len()],
 }
 
 /// Per device as many cells as the version has; none for a device without an instance.
@@ -59,7 +76,12 @@ pub type MemoryOwner = u64;
 
 impl Statistics {
     /// Counters for a version with `core_count` cores and batches of up to `batch_size_max`.
-    pub fn new(core_count: usize, batch_size_max: u32) -> Statistics {
+    pub fn new(
+        core_count: usize,
+        batch_size_max: u32,
+        options: ObservationOptions,
+        first_response_bounds_ms: &[f64],
+    ) -> Statistics {
         let cell_count = core_count.clamp(1, CELLS_MAX);
         let size_count = usize::try_from(batch_size_max)
             .unwrap_or(usize::MAX)
@@ -71,7 +93,32 @@ impl Statistics {
             large_batches: Mutex::default(),
             responses: Mutex::default(),
             memory_usage: Mutex::default(),
+            observations: OnceLock::new(),
+            options,
+            first_response_bounds_ms: first_response_bounds_ms.into(),
+            refused: Default::default(),
         }
+    }
+
+    /// Goes on with the histograms and summaries of `predecessor`, whose place its version takes.
+    /// Before the first report. Buckets that the configuration changed begin anew.
+    pub(crate) fn succeed(&self, predecessor: &Statistics) {
+        let theirs = predecessor.observations();
+        if predecessor.options == self.options && theirs.has_bounds(&self.first_response_bounds_ms)
+        {
+            // Failure: there was a report already, and with it an own one.
+            let _ = self.observations.set(Arc::clone(theirs));
+        }
+    }
+
+    fn observations(&self) -> &Arc<Observations> {
+        self.observations.get_or_init(|| self.new_observations())
+    }
+
+    #[cold]
+    fn new_observations(&self) -> Arc<Observations> {
+        let bounds_ms = &self.first_response_bounds_ms;
+        Arc::new(Observations::new(self.options, self.cells.len(), bounds_ms))
     }
 
     /// An instance runs on this device: its figures are shown, also while they are 0.
@@ -89,23 +136,29 @@ impl Statistics {
         batch_size: u64,
         span: &ExecutionSpan,
     ) {
-        let request_ns = monotonic_ns().saturating_sub(timestamps.request_start_ns);
+        let now_ns = monotonic_ns();
+        let request_ns = now_ns.saturating_sub(timestamps.request_start_ns);
         let cell = self.cell_on(device_id);
         if !success {
             return cell.add_failure(FailureReason::Backend, request_ns);
         }
+        let queue_ns = span.exec_start_ns.saturating_sub(timestamps.queue_start_ns);
         cell.update(|fields| {
             fields.add(CellField::Success, 1);
             fields.add(CellField::SuccessNs, request_ns);
-            fields.add(
-                CellField::QueueNs,
-                span.exec_start_ns.saturating_sub(timestamps.queue_start_ns),
-            );
+            fields.add(CellField::QueueNs, queue_ns);
             fields.add(CellField::InputNs, span.input_ns());
             fields.add(CellField::InferNs, span.infer_ns());
             fields.add(CellField::OutputNs, span.output_ns());
             fields.add(CellField::Inferences, batch_size.max(1));
         });
+        let success = Success {
+            now_ns,
+            total_ns: request_ns,
+            queue_ns,
+        };
+        self.observations()
+            .note_execution(writer(), device_id, &success, span);
     }
 
     /// Counts one request that failed after it was queued, and that no instance reported.
@@ -116,17 +169,21 @@ impl Statistics {
     /// Counts one request answered from the response cache: it is neither an inference nor an
     /// execution.
     pub fn report_cache_hit(&self, timestamps: &Timestamps, lookup_start_ns: u64, lookup_ns: u64) {
-        let request_ns = monotonic_ns().saturating_sub(timestamps.request_start_ns);
+        let now_ns = monotonic_ns();
+        let success = Success {
+            now_ns,
+            total_ns: now_ns.saturating_sub(timestamps.request_start_ns),
+            queue_ns: lookup_start_ns.saturating_sub(timestamps.queue_start_ns),
+        };
         self.cell().update(|fields| {
             fields.add(CellField::Success, 1);
-            fields.add(CellField::SuccessNs, request_ns);
-            fields.add(
-                CellField::QueueNs,
-                lookup_start_ns.saturating_sub(timestamps.queue_start_ns),
-            );
+            fields.add(CellField::SuccessNs, success.total_ns);
+            fields.add(CellField::QueueNs, success.queue_ns);
             fields.add(CellField::CacheHit, 1);
             fields.add(CellField::CacheHitNs, lookup_ns);
         });
+        self.observations()
+            .note_cache_hit(writer(), &success, lookup_ns);
     }
 
     /// Counts the lookup and insertion time of a request that executed because the cache had no
@@ -137,6 +194,27 @@ impl Statistics {
             fields.add(CellField::CacheMiss, 1);
             fields.add(CellField::CacheMissNs, overhead_ns);
         });
+        if self.options.summaries {
+            self.observations()
+                .note_cache_miss(overhead_ns, monotonic_ns());
+        }
+    }
+
+    /// Whether [`Statistics::report_first_response`] counts anything.
+    pub(crate) fn wants_first_responses(&self) -> bool {
+        self.options.first_responses
+    }
+
+    /// Counts the time from a request to the first response that was sent to it.
+    pub(crate) fn report_first_response(&self, duration_ns: u64) {
+        self.observations().note_first_response(duration_ns);
+    }
+
+    /// Counts one request that was not let in, or left the queue unexecuted.
+    pub fn report_refusal(&self, reason: RefusalReason) {
+        if let Some(count) = self.refused.get(reason as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Counts one execution of `batch_size` inferences, on that device if it is a GPU.
@@ -292,6 +370,10 @@ impl Statistics {
             added.wrapping_add(cell.pending_added.load(Ordering::Acquire))
         });
         totals.pending_count = added.wrapping_sub(removed);
+        totals.refused = RefusalReason::ALL.map(|reason| {
+            let count = self.refused.get(reason as usize);
+            count.map_or(0, |count| count.load(Ordering::Relaxed))
+        });
         totals.responses = lock(&self.responses).clone();
         let mut usage: BTreeMap<(u8, i64), u64> = BTreeMap::new();
         for ((_, kind, id), bytes) in lock(&self.memory_usage).iter() {
@@ -306,6 +388,30 @@ impl Statistics {
             })
             .collect();
         totals
+    }
+
+    /// The histograms of queue, compute and total time; none before the first request, or where
+    /// they are switched off.
+    pub fn durations(&self) -> Option<StageCounts> {
+        self.observations.get()?.durations()
+    }
+
+    /// The summary of a stage; none where they are switched off. `device_id` is that of instances
+    /// on a GPU.
+    pub fn summary(&self, stage: SummaryStage, device_id: Option<i32>) -> Option<DurationSummary> {
+        let is_wanted = self.options.summaries;
+        is_wanted.then(|| {
+            self.observations()
+                .summary(stage, device_id, monotonic_ns())
+        })
+    }
+
+    /// The histogram of first responses; none where it is switched off.
+    pub fn first_responses(&self) -> Option<FirstResponseCounts> {
+        match self.options.first_responses {
+            true => self.observations().first_responses(),
+            false => None,
+        }
     }
 
     /// The devices with an instance, and their cells.
@@ -346,15 +452,19 @@ fn new_cells(cell_count: usize, size_count: usize) -> Box<[StatsCell]> {
 
 /// The one that this thread writes, of at least one.
 fn own_cell(cells: &[StatsCell]) -> &StatsCell {
-    let index = CELL_INDEX.with(|index| match index.get() {
+    &cells[writer() % cells.len()]
+}
+
+/// The number of this thread among those that write.
+fn writer() -> usize {
+    CELL_INDEX.with(|index| match index.get() {
         usize::MAX => {
             let next = NEXT_CELL_INDEX.fetch_add(1, Ordering::Relaxed);
             index.set(next);
             next
         }
         index => index,
-    });
-    &cells[index % cells.len()]
+    })
 }
 
 impl std::fmt::Debug for Statistics {

@@ -11,6 +11,11 @@ const SPAN: ExecutionSpan = ExecutionSpan {
     exec_end_ns: 1_111,
 };
 
+fn statistics(core_count: usize, batch_size_max: u32) -> Statistics {
+    let options = ObservationOptions::default();
+    Statistics::new(core_count, batch_size_max, options, &[])
+}
+
 fn timestamps() -> Timestamps {
     Timestamps {
         request_start_ns: 100,
@@ -25,7 +30,7 @@ fn times(count: u64, duration_ns: u64) -> CountAndTime {
 
 #[test]
 fn every_report_reaches_its_fields() {
-    let statistics = Statistics::new(1, 4);
+    let statistics = statistics(1, 4);
     statistics.report_request(None, true, &timestamps(), 3, &SPAN);
     statistics.report_request(None, false, &timestamps(), 1, &SPAN);
     statistics.report_failure(FailureReason::Rejected, 7);
@@ -64,7 +69,7 @@ fn every_report_reaches_its_fields() {
 
 #[test]
 fn stages_out_of_order_count_as_nothing() {
-    let statistics = Statistics::new(1, 0);
+    let statistics = statistics(1, 0);
     let span = ExecutionSpan {
         exec_start_ns: 500,
         compute_start_ns: 0,
@@ -142,7 +147,7 @@ fn responses_are_counted_by_index_and_checked() {
         ),
     ];
     for (index, (report, expected)) in (0_u64..).zip(table) {
-        let statistics = Statistics::new(1, 0);
+        let statistics = statistics(1, 0);
         assert_eq!(
             statistics.report_response(index, report),
             expected.map(|_| ()),
@@ -166,7 +171,7 @@ fn responses_are_counted_by_index_and_checked() {
 
 #[test]
 fn responses_of_one_index_are_summed() {
-    let statistics = Statistics::new(1, 0);
+    let statistics = statistics(1, 0);
     statistics
         .report_response(0, sent(true, 10, 15, 18))
         .unwrap();
@@ -199,7 +204,7 @@ fn responses_of_one_index_are_summed() {
 
 #[test]
 fn memory_is_replaced_per_owner_and_summed() {
-    let statistics = Statistics::new(1, 0);
+    let statistics = statistics(1, 0);
     let usage = |kind, id, bytes| MemoryUsage { kind, id, bytes };
     statistics.report_memory(0, usage(MemoryKind::Cpu, 0, 100));
     statistics.report_memory(0, usage(MemoryKind::Cpu, 0, 70));
@@ -240,7 +245,7 @@ fn reads_are_never_torn() {
     const WRITERS: usize = 4;
     const ROUNDS: u64 = 4_000;
     // Fewer cells than writers, so that some share one.
-    let statistics = Statistics::new(2, 2);
+    let statistics = statistics(2, 2);
     assert_eq!(statistics.cells.len(), 2);
     let is_done = AtomicBool::new(false);
     let read_count = AtomicU64::new(0);
@@ -305,7 +310,7 @@ fn reads_are_never_torn() {
 
 #[test]
 fn responses_without_end_share_a_row() {
-    let statistics = Statistics::new(1, 0);
+    let statistics = statistics(1, 0);
     for index in [0, INDEX_MAX - 1, INDEX_MAX, INDEX_MAX + 1, u64::MAX] {
         let report = ResponseReport::Sent {
             success: true,
@@ -326,7 +331,7 @@ fn responses_without_end_share_a_row() {
 
 #[test]
 fn devices_have_counts_of_their_own() {
-    let statistics = Statistics::new(2, 4);
+    let statistics = statistics(2, 4);
     assert!(statistics.totals().devices.is_empty());
     assert!(statistics.device_cells.get().is_none(), "nothing is made");
     let report = |device_id, success| {

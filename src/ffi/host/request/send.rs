@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::MutexGuard;
 
 use conch_engine::flow_control::payment::Payment;
-use conch_engine::{Credits, Delivery, Error, RequestContext, Response, cancel};
+use conch_engine::{Credits, Error, RequestContext, Response, cancel};
 
 use super::{BackendRequest, BackendResponse, RequestProgress, RequestSource};
 use crate::host::execution;
@@ -92,7 +92,7 @@ impl BackendRequest {
     ) -> Result<(), Error> {
         let source = self.source()?;
         let origin = source.handle.shared();
-        let delivery = Delivery::new(origin.slot, outcome, is_final);
+        let delivery = origin.delivery(outcome, is_final);
         if let Some(delivery) = execution::defer(source.instance, origin, delivery) {
             origin.completion.deliver(delivery);
             origin.completion.wake();
@@ -135,7 +135,7 @@ fn deliver(
 ) {
     origin
         .completion
-        .deliver(Delivery::new(origin.slot, outcome, is_final));
+        .deliver(origin.delivery(outcome, is_final));
     drop(progress);
     origin.completion.wake();
 }
