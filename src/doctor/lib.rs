@@ -17,7 +17,7 @@ mod testing;
 pub use finding::{Finding, FindingState, Report};
 pub use host_facts::{HostFacts, Requirements};
 
-/// Judges `host` for a server with `needs`, in the order in which a user should read it.
+/// Judges `host` for a server with `requirements`, in the order in which a user should read it.
 pub fn examine(host: &HostFacts, requirements: &Requirements) -> Report {
     let mut findings = Vec::new();
     findings.extend(system::examine(host, requirements));

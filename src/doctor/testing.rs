@@ -1,4 +1,4 @@
-//! RecordedHost machines for the tests of this crate.
+//! Recorded machines for the tests of this crate.
 
 use conch_net::machine::testing::RecordedMachine;
 

@@ -173,7 +173,7 @@ pub const FLAGS: &[Flag] = &[
         "model-memory-budget-bytes",
         Int,
         "Bytes that models may take: they are loaded when they are first asked for, and those used \
-         least lately unloaded for them. Requirements --model-control-mode=explicit. Default: none.",
+         least lately unloaded for them. Needs --model-control-mode=explicit. Default: none.",
         Bound(|to| &mut to.combined.on_demand.budget_bytes),
     ),
     served(

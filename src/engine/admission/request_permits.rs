@@ -1,7 +1,7 @@
 //! Room for a request that is not submitted yet.
 //!
-//! Who can wait for room (a front end) acquires permits before it makes the request, and tries again
-//! later if there is none. What is dropped gives its permits back.
+//! Who can wait for room (a front end) acquires permits before it makes the request, and tries
+//! again later if there is none. What is dropped gives its permits back.
 
 use std::sync::Arc;
 

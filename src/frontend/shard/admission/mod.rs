@@ -3,11 +3,11 @@
 //! A request that would be one too many waits on its shard, for a time and in a number that are
 //! bounded, and nothing behind it is read: the next request of an HTTP/1 connection or of a stream
 //! stays in the socket's buffers; other calls of an HTTP/2 connection go on. So clients that are
-//! many and quick get their turns without being refused, and the CPU goes into executions in position
-//! of refusals. The future of a request that waits is in `shard/room.rs`.
+//! many and quick get their turns without being refused, and the CPU goes into executions in place
+//! of refusals. The future of a request that waits is in `shard/acquire.rs`.
 //!
 //! - `queue`: the requests that wait, by the limit that they wait for, in a fair order.
-//! - `pace`: how fast a limit lets requests in, for those whose deadline would pass meanwhile.
+//! - `rate`: how fast a limit lets requests in, for those whose deadline would pass meanwhile.
 //! - `neighbors`: shards that have waited longest, so that none keeps all room to itself.
 
 mod neighbors;
@@ -49,8 +49,8 @@ impl Admission {
         self.queue.borrow().has(key)
     }
 
-    /// A position for a request of `connection` that waits for `key`, for `patience_ns` at most if its
-    /// client has set a deadline; none if it is not to wait.
+    /// The position of a request of `connection` that waits for `key`, for `patience_ns` at most if
+    /// its client has set a deadline; none if it is not to wait.
     pub(super) fn join(
         &self,
         connection: u64,

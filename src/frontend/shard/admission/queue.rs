@@ -100,9 +100,9 @@ impl AdmissionQueue {
         self.groups.contains_key(&key)
     }
 
-    /// A position for a request of `connection`; none if too many wait, or if by the rate of `key` its
-    /// turn comes after the `patience_ns` of a client with a deadline. Others wait all the same:
-    /// refused at once, they would come again at once.
+    /// The position of a request of `connection`; none if too many wait, or if by the rate of `key`
+    /// its turn comes after the `patience_ns` of a client with a deadline. Others wait all the
+    /// same: refused at once, they would come again at once.
     pub(in crate::shard) fn join(
         &mut self,
         connection: u64,
