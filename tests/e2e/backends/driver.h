@@ -19,7 +19,7 @@
 typedef struct TRITONSERVER_Error Error;
 
 typedef int Code;
-typedef void *Context, *Stream, *Event;
+typedef void *Context, *Stream, *Event, *Module, *Function;
 
 static struct {
   void* library;
@@ -36,7 +36,15 @@ static struct {
   Code (*EventCreate)(Event* event, unsigned flags);
   Code (*EventRecord)(Event event, Stream stream);
   Code (*EventSynchronize)(Event event);
+  Code (*EventQuery)(Event event);
   Code (*EventDestroy)(Event event);
+  Code (*ModuleLoad)(Module* module, const void* text);
+  Code (*ModuleFunction)(Function* function, Module module, const char* name);
+  Code (*Launch)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                 unsigned shared_bytes, Stream stream, void** parameters, void** extra);
+  Code (*HostAllocate)(void** address, size_t bytes, unsigned flags);
+  Code (*Allocate)(uint64_t* address, size_t bytes);
+  Code (*Free)(uint64_t address);
   Code (*Copy)(uint64_t to, uint64_t from, size_t bytes, Stream stream);
 } cu;
 
@@ -73,7 +81,14 @@ static Error* OpenDriver(void) {
       {"cuEventCreate", &cu.EventCreate},
       {"cuEventRecord", &cu.EventRecord},
       {"cuEventSynchronize", &cu.EventSynchronize},
+      {"cuEventQuery", &cu.EventQuery},
       {"cuEventDestroy_v2", &cu.EventDestroy},
+      {"cuModuleLoadData", &cu.ModuleLoad},
+      {"cuModuleGetFunction", &cu.ModuleFunction},
+      {"cuLaunchKernel", &cu.Launch},
+      {"cuMemHostAlloc", &cu.HostAllocate},
+      {"cuMemAlloc_v2", &cu.Allocate},
+      {"cuMemFree_v2", &cu.Free},
       {"cuMemcpyAsync", &cu.Copy},
   };
   cu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -92,8 +92,8 @@ fn load(symbols: &Symbols, name: &mut Name<'_>, operands: &[&str]) -> Outcome<Op
     if !is_parameter && !name.take("global") {
         return name.unknown();
     }
-    // Through the cache of what nobody writes: the same bytes.
-    let _ = name.take("nc");
+    // Through the cache of what nobody writes: the same bytes. Every read is a volatile one here.
+    let _ = name.take("nc") || !is_parameter && name.take("volatile");
     let [data_type] = name.types()?;
     if data_type == Type::Predicate || data_type == Type::F16 {
         return name.unknown();

@@ -256,6 +256,31 @@ fn kernels_fail_hang_and_take_time_as_ordered() {
 }
 
 #[test]
+fn a_kernel_sees_what_changes_in_pinned_memory() {
+    let _session = Session::start();
+    let waiting = format!(
+        "{HEAD}.visible .entry k(.param .u64 flag, .param .u64 out)\n{{\n\
+         .reg .pred %p; .reg .b32 %r<2>; .reg .b64 %d<2>;\n\
+         ld.param.u64 %d0, [flag]; ld.param.u64 %d1, [out];\n\
+         AGAIN: ld.volatile.global.u32 %r0, [%d0]; setp.eq.u32 %p, %r0, 0; @%p bra AGAIN;\n\
+         st.global.u32 [%d1], %r0;\nret;\n}}\n"
+    );
+    let (own, done, out) = (stream(), event(), alloc(4));
+    let (flag, set) = (pinned(4), pinned(4));
+    flag.fill(0);
+    set.fill(7);
+    let [flag, set] = [flag, set].map(|memory| memory.as_ptr().addr() as u64);
+    let words = &mut [flag, out];
+    assert_eq!(launch(function(load(&waiting)), 1, 1, own, words), 0);
+    ok!(cuEventRecord(done, own));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(cu!(cuEventQuery(done)), 600);
+    ok!(cuMemcpyAsync(flag, set, 4, NONE));
+    ok!(cuEventSynchronize(done));
+    assert_eq!(read(out, 4), [7; 4]);
+}
+
+#[test]
 fn events_tell_the_times_of_kernels() {
     let _session = Session::start();
     let timed = || {
