@@ -10,6 +10,7 @@
 pub mod agents;
 pub mod check;
 pub mod documents;
+mod gpu_watch;
 pub mod json;
 mod load_overrides;
 mod loader;

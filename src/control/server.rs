@@ -23,6 +23,7 @@ use conch_log as log;
 use conch_memory::{Budget, Pool};
 
 use crate::agents::PluginHost;
+use crate::gpu_watch::GpuWatch;
 use crate::loader::Lifecycle;
 use crate::metrics::MetricSources;
 use crate::metrics::gpu::GpuMeter;
@@ -46,6 +47,7 @@ pub struct Server {
     timer_thread: Arc<TimerThread>,
     gpus: Arc<GpuHost>,
     gpu_meter: GpuMeter,
+    _gpu_watch: GpuWatch,
     regions: Arc<Regions>,
     engine: Engine,
     demand: Option<Arc<OnDemand>>,
@@ -126,6 +128,7 @@ impl Server {
             host,
             registry,
             demand,
+            _gpu_watch: GpuWatch::start(&gpus, &lifecycle),
             lifecycle,
             timer_thread,
             gpu_meter: match options.allow_metrics && options.allow_gpu_metrics {

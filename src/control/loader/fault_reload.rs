@@ -42,6 +42,11 @@ impl Lifecycle {
         }));
     }
 
+    /// Devices broke, or work again: whether the server is ready may have changed.
+    pub(crate) fn note_device_faults(&self) {
+        self.table.note_fault();
+    }
+
     /// Whether a version of a model serves no more, as its device did not answer.
     pub(super) fn has_fault(&self, id: &ModelId) -> bool {
         let models = self.table.lock();

@@ -32,6 +32,8 @@ pub struct Gpu {
     pub properties: DeviceProperties,
     driver: Driver,
     memory: OnceLock<GpuMemory>,
+    /// Why it does not work any more.
+    pub(super) fault: Mutex<Option<Error>>,
 }
 
 static OF_PROCESS: OnceLock<Arc<GpuHost>> = OnceLock::new();
@@ -297,6 +299,7 @@ fn found(driver: Driver, options: &GpuOptions) -> Vec<Gpu> {
         properties,
         driver,
         memory: OnceLock::new(),
+        fault: Mutex::default(),
     });
     gpus.collect()
 }

@@ -6,6 +6,7 @@
 //! any GPU.
 
 mod growable;
+mod health;
 mod host;
 mod memory;
 mod options;

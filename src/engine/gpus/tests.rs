@@ -1,4 +1,5 @@
-//! A host with two GPUs, by the double of the driver, at the two sockets of a recorded machine.
+//! A host with GPUs at the two sockets of a recorded machine, by the double of the driver. The
+//! third one is for the test that breaks it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +13,14 @@ use crate::Code;
 
 const MIB: u64 = 1 << 20;
 
+const ILLEGAL_ADDRESS: u32 = 700;
+
+fn double() -> &'static LoadedDouble {
+    LoadedDouble::get("devices=3;bytes=67108864;pci=0000:3b:00.0,0000:af:00.0,0000:b0:00.0")
+}
+
 fn host(options: &GpuOptions) -> (GpuHost, RecordedMachine) {
-    LoadedDouble::get("devices=2;bytes=67108864;pci=0000:3b:00.0,0000:af:00.0");
+    double();
     let recorded = RecordedMachine::new(TWO_SOCKETS);
     let host = GpuHost::find(options, || recorded.read(&[]));
     (host, recorded)
@@ -31,7 +38,7 @@ fn small() -> GpuOptions {
 #[test]
 fn memory_is_taken_with_the_first_user() {
     let (host, _recorded) = host(&small());
-    assert_eq!(host.for_config().ids, [0, 1]);
+    assert_eq!(host.for_config().ids, [0, 1, 2]);
     assert!(host.gpus().iter().all(|gpu| gpu.memory().is_none()));
     assert_eq!(host.pinned_usage(), None);
 
@@ -57,7 +64,7 @@ fn memory_is_taken_with_the_first_user() {
     assert_eq!(host.allocate_pinned(1).unwrap(), None, "both are full");
     assert!(host.free_pinned(first) && host.free_pinned(second) && !host.free_pinned(first));
 
-    let unknown = host.memory(2).unwrap_err();
+    let unknown = host.memory(3).unwrap_err();
     assert_eq!(unknown.code, Code::InvalidArg);
 }
 
@@ -78,6 +85,33 @@ fn limits_of_loads() {
          rejected."
     );
     assert_eq!(host.pinned_usage(), None, "it is to have no bytes");
+}
+
+#[test]
+fn a_device_whose_errors_stay_is_out_of_service() {
+    let (host, _recorded) = host(&small());
+    let found = || {
+        let broken = host.look_after_devices();
+        let fault = host.gpus()[2].fault();
+        (broken, fault.map(|error| error.message))
+    };
+    double().fail(c"device:2", 0, 1, ILLEGAL_ADDRESS);
+    assert_eq!(found(), (vec![], None), "nobody uses it");
+    double().fail(c"device:2", 0, 1, 0);
+    host.memory(2).unwrap();
+    assert_eq!(found(), (vec![], None));
+    double().fail(c"device:2", 0, 1, ILLEGAL_ADDRESS);
+    assert_eq!(found().0, [2]);
+    let (broken, fault) = found();
+    assert_eq!(broken, [2], "it stays so");
+    let fault = fault.unwrap();
+    assert!(
+        fault.starts_with("GPU 2 is out of service: cu")
+            && fault.contains(": CUDA_ERROR_ILLEGAL_ADDRESS: "),
+        "{fault}"
+    );
+    double().fail(c"device:2", 0, 1, 0);
+    assert_eq!(found(), (vec![], None));
 }
 
 #[test]

@@ -10,10 +10,12 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use conch_config::InstanceKind;
 use conch_memory::Pool;
 
 use crate::Error;
 use crate::clock::epoch_ms;
+use crate::gpus::GpuHost;
 use crate::limits::Permit;
 use crate::model::admission_plan::{AdmissionPlan, preserves_order};
 use crate::model::labels::Labels;
@@ -189,9 +191,18 @@ impl ModelVersion {
         self.executor.is_closed()
     }
 
-    /// Why it does not serve any more although it is loaded: a device does not answer.
+    /// Why it does not serve any more although it is loaded: a device does not answer, or is
+    /// broken.
     pub fn fault(&self) -> Option<Error> {
-        self.executor.fault()
+        self.executor.fault().or_else(|| self.device_fault())
+    }
+
+    fn device_fault(&self) -> Option<Error> {
+        let groups = self.config.instance_groups.iter();
+        let mut gpus = groups
+            .filter(|group| group.kind == InstanceKind::Gpu)
+            .flat_map(|group| &group.gpus);
+        gpus.find_map(|id| GpuHost::fault_of(*id))
     }
 
     /// How long loading took; zero until it is ready.
