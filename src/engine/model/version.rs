@@ -203,8 +203,8 @@ impl ModelVersion {
         self.executor.is_closed()
     }
 
-    /// Why it does not serve any more although it is loaded: a device does not answer, or one of its
-    /// instances does not work any more.
+    /// Why it does not serve any more although it is loaded: a device does not answer, or is
+    /// broken.
     pub fn fault(&self) -> Option<Error> {
         self.executor.fault().or_else(|| self.device_fault())
     }

@@ -284,7 +284,7 @@ fn kernels_fail_hang_and_take_time_as_ordered() {
 }
 
 #[test]
-fn a_kernel_sees_what_the_host_writes_meanwhile() {
+fn a_kernel_sees_what_changes_in_pinned_memory() {
     let _session = Session::start();
     let waiting = format!(
         "{HEAD}.visible .entry k(.param .u64 flag, .param .u64 out)\n{{\n\
@@ -294,18 +294,18 @@ fn a_kernel_sees_what_the_host_writes_meanwhile() {
          st.global.u32 [%d1], %r0;\nret;\n}}\n"
     );
     let (own, done, out) = (stream(), event(), alloc(4));
-    let flag = pinned(4);
+    let (flag, set) = (pinned(4), pinned(4));
     flag.fill(0);
-    let flag = flag.as_mut_ptr();
-    let words = &mut [flag.addr() as u64, out];
+    set.fill(7);
+    let [flag, set] = [flag, set].map(|memory| memory.as_ptr().addr() as u64);
+    let words = &mut [flag, out];
     assert_eq!(launch(function(load(&waiting)), 1, 1, own, words), 0);
     ok!(cuEventRecord(done, own));
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(cu!(cuEventQuery(done)), 600);
-    // SAFETY: the driver's memory, of four bytes, which outlives the kernel.
-    unsafe { flag.write_volatile(7) };
+    ok!(cuMemcpyAsync(flag, set, 4, NONE));
     ok!(cuEventSynchronize(done));
-    assert_eq!(read(out, 4), [7, 0, 0, 0]);
+    assert_eq!(read(out, 4), [7; 4]);
 }
 
 #[test]
