@@ -14,9 +14,9 @@ pub const FIRST_RESPONSE_FAMILY: &str = "nv_inference_first_response_histogram_m
 pub fn first_response_buckets(config: &ModelConfig) -> Option<&[f64]> {
     let wanted = controls(config).filter(|control| family(control) == FIRST_RESPONSE_FAMILY);
     wanted
-        .filter_map(|control| match &control.metric_options {
-            Some(MetricOptions::HistogramOptions(options)) => Some(&*options.buckets),
-            None => None,
+        .filter_map(|control| {
+            let MetricOptions::HistogramOptions(options) = control.metric_options.as_ref()?;
+            Some(&*options.buckets)
         })
         .last()
 }
@@ -67,7 +67,9 @@ mod tests {
             )
         };
         let first = |buckets| control(FIRST_RESPONSE_FAMILY, buckets);
-        let table: [(&[String], Option<&[f64]>, &[&str], bool); 6] = [
+        // Controls; the buckets, the families without options, and whether they are valid.
+        type Row<'a> = (&'a [String], Option<&'a [f64]>, &'a [&'a str], bool);
+        let table: [Row<'_>; 6] = [
             (&[], None, &[], true),
             (&[first("1, 2.5")], Some(&[1.0, 2.5]), &[], true),
             (
