@@ -10,11 +10,14 @@ use conch_engine::model::stats::{
 use super::labels::{ModelLabels, SampleLabels};
 use super::text::push_head;
 
+/// Of no device, then by the UUID of each.
+type DeviceSummaries = Vec<(Option<String>, DurationSummary)>;
+
 /// What a model version shows of its latencies.
 #[derive(Default)]
 pub(super) struct Latencies {
-    /// By stage; empty where there are no summaries. Of no device, then by the UUID of each.
-    summaries: Vec<(SummaryStage, Vec<(Option<String>, DurationSummary)>)>,
+    /// By stage; empty where there are no summaries.
+    summaries: Vec<(SummaryStage, DeviceSummaries)>,
     first_responses: Option<FirstResponseCounts>,
     /// Beside the counts the sums of queue, compute and total time in ns.
     histograms: Option<(StageCounts, [u64; 3])>,
