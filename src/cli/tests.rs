@@ -290,7 +290,7 @@ fn summaries_and_histograms_are_set() {
     let arguments = parsed(
         "--model-repository=m --metrics-config=summary_latencies=true \
          --metrics-config=histogram_latencies=true --metrics-config=conch_histograms=false \
-         --metrics-config=summary_quantiles=0.25:0.1,x,0.75:0.01 --metrics-on-http",
+         --metrics-config=summary_quantiles=0.25:0.1,x,0.75:0.01 --metrics-on-http=true",
     )
     .unwrap();
     let engine = &arguments.engine;

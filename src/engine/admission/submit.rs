@@ -11,7 +11,6 @@ use crate::admission::sequence;
 use crate::admission::shm_completion::ShmCompletion;
 use crate::clock::monotonic_ns;
 use crate::request::ensemble_run::StepGuard;
-use crate::request::features::FirstResponse;
 use crate::request::observer::ReleaseGuard;
 use crate::request::request_log;
 use crate::request::trace::TraceActivity;
@@ -89,7 +88,7 @@ fn check_and_reserve(
             .signature(config, &indices, &inputs, batch_size > 0)?,
     };
     let mut features = draft.features;
-    features.first_response = first_response(model, timestamps.request_start_ns);
+    features.first_response = model.statistics.first_response(timestamps.request_start_ns);
     let completion = path_to(completion, model, &mut features, &inputs);
     // What the response cache answers needs no place in the queue.
     let place = match features.deposit {
@@ -135,12 +134,6 @@ fn check_and_reserve(
         trace.show_inputs(TraceActivity::TensorQueueInput, &request.inputs, budget);
     }
     Ok(Claim::new(origin, request))
-}
-
-/// Where the time to the first response is measured.
-fn first_response(model: &ModelVersion, start_ns: u64) -> Option<FirstResponse> {
-    let is_wanted = model.statistics.wants_first_responses();
-    is_wanted.then(|| FirstResponse::new(start_ns))
 }
 
 /// The first that takes the request's deliveries: registered memory before the cache before the

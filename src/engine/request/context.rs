@@ -19,7 +19,7 @@ use crate::model::states::SequenceStates;
 use crate::model::stats::ExecutionSpan;
 use crate::model::version::{InFlightPermit, PendingPermit, Rejected};
 use crate::request::ensemble_run::StepGuard;
-use crate::request::features::{FirstResponse, RequestFeatures};
+use crate::request::features::RequestFeatures;
 use crate::request::inline::InlineOffer;
 use crate::request::observer::{ReleaseGuard, RequestObserver};
 use crate::request::response_turn::ResponseTurn;
@@ -57,6 +57,7 @@ pub struct RequestContext {
 
 impl RequestContext {
     /// What is sent of it now; the way of every answer that counts.
+    #[inline]
     pub fn delivery(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Delivery {
         if outcome.is_some() {
             self.note_response();
@@ -65,9 +66,9 @@ impl RequestContext {
     }
 
     /// A response or an error is on its way.
+    #[inline]
     pub(crate) fn note_response(&self) {
-        let first = self.features.first_response.as_ref();
-        if let Some(duration_ns) = first.and_then(FirstResponse::note) {
+        if let Some(duration_ns) = self.features.first_response.note() {
             self.model.statistics.report_first_response(duration_ns);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use conch_memory::Budget;
@@ -38,32 +38,32 @@ pub struct RequestFeatures {
     pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
     /// The same object as the request's completion, if the model has a cache.
     pub(crate) deposit: Option<Arc<dyn Any + Send + Sync>>,
-    /// Until its first response was sent, where the time to that is measured.
-    pub(crate) first_response: Option<FirstResponse>,
+    /// What the time to its first response is measured by.
+    pub(crate) first_response: FirstResponse,
     /// What became of it, if its model is an ensemble.
     pub(crate) run: OnceLock<Weak<dyn EnsembleRun>>,
 }
 
-/// What is known of the first response to a request.
-pub(crate) struct FirstResponse {
-    start_ns: u64,
-    is_sent: AtomicBool,
-}
+/// When a request began, until its first response is sent; 0 then, and where nobody wants to know.
+#[derive(Default)]
+pub(crate) struct FirstResponse(AtomicU64);
 
 impl FirstResponse {
     /// For a request that began then.
     pub(crate) fn new(start_ns: u64) -> FirstResponse {
-        FirstResponse {
-            start_ns,
-            is_sent: AtomicBool::new(false),
-        }
+        FirstResponse(AtomicU64::new(start_ns))
     }
 
     /// A response is sent. How long it took, if it is the first.
+    #[inline]
     pub(crate) fn note(&self) -> Option<u64> {
-        // Relaxed: only who finds it false goes on.
-        let is_first = !self.is_sent.swap(true, Ordering::Relaxed);
-        is_first.then(|| monotonic_ns().saturating_sub(self.start_ns))
+        // The load first: nearly always nobody wants to know.
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        // Relaxed: only who finds the start goes on.
+        let start_ns = self.0.swap(0, Ordering::Relaxed);
+        (start_ns != 0).then(|| monotonic_ns().saturating_sub(start_ns))
     }
 }
 

@@ -439,8 +439,8 @@ class Exposition(PageCase):
     def assert_histogram(self, name, family):
         buckets, counts = collections.defaultdict(list), {}
         for sample, labels, value in family.samples:
-            bound = labels.pop("le", None)
-            key = tuple(sorted(labels.items()))
+            bound = labels.get("le")
+            key = tuple(sorted((label, text) for label, text in labels.items() if label != "le"))
             if sample == f"{name}_bucket":
                 buckets[key].append((math.inf if bound == "+Inf" else float(bound), value))
             elif sample == f"{name}_count":
@@ -454,10 +454,10 @@ class Exposition(PageCase):
     @unittest.skipUnless(shutil.which("promtool"), "there is no promtool")
     def test_promtool(self):
         done = subprocess.run(["promtool", "check", "metrics"], input=page(self.server), capture_output=True, text=True, timeout=60, check=False)
-        # What it says of upstream's names stands: 3 is its code for that.
+        # What it says of names of upstream and of backends stands: 3 is its code for that.
         self.assertIn(done.returncode, (0, 3), done.stdout + done.stderr)
         said = (done.stdout + done.stderr).splitlines()
-        self.assertEqual([line for line in said if not line.startswith("nv_")], [])
+        self.assertEqual([line for line in said if line.startswith("conch_")], [])
 
 
 @conch_only
@@ -472,7 +472,7 @@ class OnHttp(unittest.TestCase):
         return server
 
     def test_the_page_is_on_both_ports(self):
-        with self.start("--metrics-on-http") as server:
+        with self.start("--metrics-on-http=true") as server:
             self.assertEqual(list(families(page(server, "http"))), list(families(page(server))))
             status, headers, body = server.request("HEAD", "/metrics/")
             self.assertEqual((status, body, headers["content-type"]), (200, b"", "text/plain; charset=utf-8"))
@@ -481,11 +481,11 @@ class OnHttp(unittest.TestCase):
     def test_only_if_asked_for(self):
         with self.start() as server:
             self.assertEqual(server.get("/metrics")[0], 404)
-        with self.start("--metrics-on-http", "--allow-metrics=false") as server:
+        with self.start("--metrics-on-http=true", "--allow-metrics=false") as server:
             self.assertEqual(server.get("/metrics")[0], 404)
 
     def test_it_belongs_to_the_statistics(self):
-        with self.start("--metrics-on-http", "--http-restricted-api=statistics:key=secret") as server:
+        with self.start("--metrics-on-http=true", "--http-restricted-api=statistics:key=secret") as server:
             self.assertEqual(server.get("/metrics")[0], 403)
             self.assertEqual(server.request("GET", "/metrics", headers={"key": "secret"})[0], 200)
 

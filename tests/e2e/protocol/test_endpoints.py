@@ -83,7 +83,7 @@ class Endpoints(ServerCase):
         # curl reads its options from there: the status is printed, the answer goes into a file.
         (cls.directory / ".curlrc").write_text(f'silent\nshow-error\noutput = "{cls.directory}/answer"\nwrite-out = "%{{http_code}}"\n')
         cls.flags = ("--model-control-mode=explicit", "--load-model=simple_identity", "--load-model=square", FLAG, "--allow-http=true",
-                     "--allow-grpc=true", "--metrics-on-http", f"--trace-config=triton,file={directory.name}/trace.json", *test_sagemaker.port_flags(),
+                     "--allow-grpc=true", "--metrics-on-http=true", f"--trace-config=triton,file={directory.name}/trace.json", *test_sagemaker.port_flags(),
                      *test_vertex_ai.port_flags(), "--vertex-ai-default-model=simple_identity")
         super().setUpClass()
         test_sagemaker.find_port(cls.server)

@@ -20,7 +20,7 @@ const BUCKET_COUNT: usize = BOUND_COUNT + 1;
 const UNIT_NS: u64 = 1_000;
 
 /// Upper bounds of the buckets, ns; the last is none.
-const BOUNDS_NS: [u64; BUCKET_COUNT] = {
+static BOUNDS_NS: [u64; BUCKET_COUNT] = {
     let mut bounds = [u64::MAX; BUCKET_COUNT];
     let (mut index, mut unit_ns) = (0, UNIT_NS);
     while index < BOUND_COUNT {
@@ -42,7 +42,7 @@ const PART_BITS: u32 = 3;
 const PART_COUNT: usize = ((LAST_OCTAVE - FIRST_OCTAVE + 1) << PART_BITS) as usize;
 
 /// By part: the first bucket that takes a duration of it.
-const FIRST_BUCKETS: [u8; PART_COUNT] = {
+static FIRST_BUCKETS: [u8; PART_COUNT] = {
     let mut firsts = [0; PART_COUNT];
     let mut part = 0;
     while part < PART_COUNT {

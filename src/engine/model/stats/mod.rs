@@ -28,6 +28,7 @@ use crate::Timestamps;
 use crate::clock::{epoch_ms, monotonic_ns};
 use crate::model::stats::cell::{BATCH_SIZES_MAX, CELLS_MAX, CellField, StatsCell};
 use crate::model::stats::observations::{Observations, Success};
+use crate::request::features::FirstResponse;
 
 pub use crate::model::stats::durations::{DurationCounts, duration_bounds};
 pub use crate::model::stats::figures::{
@@ -200,9 +201,12 @@ impl Statistics {
         }
     }
 
-    /// Whether [`Statistics::report_first_response`] counts anything.
-    pub(crate) fn wants_first_responses(&self) -> bool {
-        self.options.first_responses
+    /// For a request that began then: what [`Statistics::report_first_response`] is called by.
+    pub(crate) fn first_response(&self, start_ns: u64) -> FirstResponse {
+        match self.options.first_responses {
+            true => FirstResponse::new(start_ns),
+            false => FirstResponse::default(),
+        }
     }
 
     /// Counts the time from a request to the first response that was sent to it.
