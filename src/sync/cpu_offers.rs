@@ -7,7 +7,8 @@
 //!
 //! That pays for quick answers only, and where nobody else wants the CPU: one that computes for
 //! long, or a stranger, would keep it for a scheduler's slice: at most 9 ms in 4,096
-//! occasions, as offers that brought no answer in time make the next ones rare.
+//! occasions, as offers that brought no answer in time make the next ones rare. One that kept the
+//! CPU away for a millisecond does so alone: everybody else whom the thread serves waited, too.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use crate::TrialBackoff;
 const PATIENCE: Duration = Duration::from_micros(20);
 /// An offer that kept the CPU away for longer than this did not pay even if it brought an answer.
 const ABSENCE_MAX: Duration = Duration::from_micros(200);
+/// One that did so for so long cost thirty times what an offer gains.
+const ABSENCE_DEAR: Duration = Duration::from_millis(1);
 
 /// When to offer the CPU. Of one thread, or of threads that wait for the same other.
 #[derive(Debug)]
@@ -61,13 +64,15 @@ impl CpuOffers {
         loop {
             let found = look();
             let elapsed = elapsed();
-            if found.is_some() {
-                self.backoff.note(elapsed <= ABSENCE_MAX);
+            if found.is_some() || elapsed > PATIENCE {
+                match elapsed >= ABSENCE_DEAR {
+                    true => self.backoff.note_dear(),
+                    false => {
+                        let has_paid = found.is_some() && elapsed <= ABSENCE_MAX;
+                        self.backoff.note(has_paid);
+                    }
+                }
                 return (found, elapsed);
-            }
-            if elapsed > PATIENCE {
-                self.backoff.note(false);
-                return (None, elapsed);
             }
             std::thread::yield_now();
         }
@@ -127,5 +132,24 @@ mod tests {
         }
         (0..4).for_each(|_| offers.pass());
         assert!(offers.is_due());
+    }
+
+    #[test]
+    fn one_long_absence_makes_offers_rare() {
+        for (looks, step, is_rare) in [
+            (1, ABSENCE_DEAR - Duration::from_nanos(1), false),
+            (1, ABSENCE_DEAR, true),
+            (9, ABSENCE_DEAR, true),
+        ] {
+            let offers = CpuOffers::new();
+            assert!(offers.is_due());
+            offer(&offers, looks, step);
+            let skipped_count = (0..256).filter(|_| !offers.is_due()).count();
+            assert_eq!(
+                skipped_count,
+                if is_rare { 256 } else { 0 },
+                "{looks} {step:?}"
+            );
+        }
     }
 }

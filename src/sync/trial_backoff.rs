@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Occasions that are skipped after failures, at most.
 const SKIPS_MAX: u32 = 1 << 12;
 
+/// Occasions that are skipped after a trial that cost dearly, at least.
+const DEAR_SKIPS_MIN: u32 = 1 << 8;
+
 /// Trials one after the other of which one has to pay: the first after a pause finds caches cold
 /// and threads asleep, and says little of those that follow.
 const RUN: u32 = 3;
@@ -40,6 +43,16 @@ impl TrialBackoff {
             self.skips_left.store(left - 1, Ordering::Relaxed);
         }
         left == 0
+    }
+
+    /// Notes a trial that cost far more than others gain: one in a hundred would be too many. Four
+    /// times as many occasions are skipped as before, 256 at least.
+    pub fn note_dear(&self) {
+        let before = self.penalty.load(Ordering::Relaxed);
+        let penalty = (before * 4).clamp(DEAR_SKIPS_MIN, SKIPS_MAX);
+        self.failed_count.store(0, Ordering::Relaxed);
+        self.penalty.store(penalty, Ordering::Relaxed);
+        self.skips_left.store(penalty, Ordering::Relaxed);
     }
 
     /// Notes whether a trial has paid. True if it ends the first run that did not, after ones that
@@ -139,5 +152,23 @@ mod tests {
         assert_eq!(told(&[false; 6]), [false, false, true, false, false, false]);
         assert_eq!(told(&[true; 10]), [false; 10]);
         assert_eq!(told(&[false; 3]), [false, false, true]);
+    }
+
+    #[test]
+    fn what_costs_dearly_is_rare_at_once() {
+        let backoff = TrialBackoff::skipping(0);
+        assert!(backoff.is_due());
+        backoff.note_dear();
+        // As after a pause: one that pays has half as many skipped.
+        assert_eq!(tried(&backoff, 400, true), [256, 385]);
+        // Each in the first trial after the pause before.
+        let backoff = TrialBackoff::skipping(0);
+        let mut pauses = Vec::new();
+        for _ in 0..4 {
+            backoff.note_dear();
+            let skipped = (0..=SKIPS_MAX).take_while(|_| !backoff.is_due());
+            pauses.push(skipped.count());
+        }
+        assert_eq!(pauses, [256, 1024, 4096, 4096]);
     }
 }
