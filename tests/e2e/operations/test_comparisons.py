@@ -18,10 +18,7 @@ DOUBLES = [servers.built(f"libconch_testkit_{name}.so") for name in ("cuda", "on
 MAGIKA = servers.ROOT / "docs/examples/model_repository/magika/1/model.onnx"
 
 
-@conch_only
-@needs_library("onnxruntime")
-@unittest.skipUnless(MAGIKA.exists(), "magika is not there: run scripts/fetch-models")
-class Comparisons(unittest.TestCase):
+class ComparisonCase(unittest.TestCase):
     def run_program(self, name, *arguments):
         """What it writes with --json."""
         with tempfile.TemporaryDirectory(prefix="conch-comparison-") as directory:
@@ -31,7 +28,11 @@ class Comparisons(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
             return json.loads(figures.read_text())
 
-    @needs_library("identity")
+
+@conch_only
+@needs_library("identity")
+@needs_library("onnxruntime")
+class Neighbours(ComparisonCase):
     @unittest.skipUnless(servers.built("load").exists(), "the load generator is not built")
     def test_a_small_model_beside_one_that_computes(self):
         told = self.run_program("neighbour", "--servers=conch", "--rounds=1", "--seconds=1", "--rate=100")
@@ -44,6 +45,11 @@ class Comparisons(unittest.TestCase):
             self.assertGreaterEqual(row["p99_us"], row["p50_us"])
         self.assertGreater(windows["beside"][0]["neighbour_per_second"], 0)
 
+
+@conch_only
+@needs_library("onnxruntime")
+@unittest.skipUnless(MAGIKA.exists(), "magika is not there: run scripts/fetch-models")
+class Comparisons(ComparisonCase):
     @unittest.skipUnless(shutil.which("wrk"), "wrk is not installed")
     def test_conch_among_the_peers(self):
         rows = self.run_program("peers", "--servers=conch", "--connections=2", "--seconds=1")["rows"]
