@@ -71,6 +71,8 @@ const KEPT: &[(u64, &str)] = &[
     (118, "arrives-again"),
     (545, "lost-return"),
     (2_645, "comes-back-twice"),
+    (2_852, "occupied-for-ever"),
+    (17_259, "short-memory"),
 ];
 /// What the test suite runs.
 const SLICE: u64 = 1_500;
