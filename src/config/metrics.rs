@@ -68,8 +68,8 @@ mod tests {
         };
         let first = |buckets| control(FIRST_RESPONSE_FAMILY, buckets);
         // Controls; the buckets, the families without options, and whether they are valid.
-        type Row<'a> = (&'a [String], Option<&'a [f64]>, &'a [&'a str], bool);
-        let table: [Row<'_>; 6] = [
+        type BucketCase<'a> = (&'a [String], Option<&'a [f64]>, &'a [&'a str], bool);
+        let table: [BucketCase<'_>; 6] = [
             (&[], None, &[], true),
             (&[first("1, 2.5")], Some(&[1.0, 2.5]), &[], true),
             (

@@ -4,7 +4,7 @@
 //! as long as models load and unload; everything else answers from memory.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,9 @@ use conch_memory::{Budget, Pool};
 use crate::agents::PluginHost;
 use crate::gpu_watch::GpuWatch;
 use crate::loader::Lifecycle;
+use crate::metrics::MetricSources;
 use crate::metrics::gpu::GpuMeter;
 use crate::metrics::process::CpuMeter;
-use crate::metrics::{LongTurns, MetricSources};
 use crate::on_demand::{LoadOutcome, OnDemand};
 use crate::options::EngineOptions;
 use crate::server_metadata::{EXTENSIONS, IndexRow, ServerMetadata, VERSION};
@@ -54,8 +54,6 @@ pub struct Server {
     demand: Option<Arc<OnDemand>>,
     state: Arc<ServingState>,
     cpu_meter: CpuMeter,
-    /// Of each shard.
-    long_turns: Mutex<Vec<Arc<LongTurns>>>,
 }
 
 impl Server {
@@ -143,7 +141,6 @@ impl Server {
             engine,
             state,
             cpu_meter: CpuMeter::start(options.metrics_interval),
-            long_turns: Mutex::default(),
             options,
         })
     }
@@ -340,14 +337,6 @@ impl Server {
         rows
     }
 
-    /// Has the metrics show `long_turns`, those of each shard, in place of others.
-    pub fn show_long_turns(&self, long_turns: Vec<Arc<LongTurns>>) {
-        *self
-            .long_turns
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = long_turns;
-    }
-
     /// All metrics in Prometheus text format 0.0.4.
     pub fn metrics_text(&self) -> String {
         self.metrics_text_with(&[])
@@ -355,8 +344,6 @@ impl Server {
 
     /// As [`Server::metrics_text`], with families of whoever serves them.
     pub fn metrics_text_with(&self, more: &[metrics::FamilySamples]) -> String {
-        let long_turns = self.long_turns.lock();
-        let long_turns = long_turns.unwrap_or_else(PoisonError::into_inner).clone();
         metrics::render(&MetricSources {
             options: &self.options,
             snapshot: &self.registry.snapshot(),
@@ -365,9 +352,13 @@ impl Server {
             cpu_meter: &self.cpu_meter,
             gpus: &self.gpus,
             gpu_meter: &self.gpu_meter,
-            long_turns: &long_turns,
             more,
         })
+    }
+
+    /// The families of backends and embedders alone, as [`Server::metrics_text`] has them.
+    pub fn custom_metrics_text(&self) -> String {
+        metrics::render_custom(&self.options)
     }
 
     /// Numbers of one ready version, of all ready versions of a model, or of all models.

@@ -17,7 +17,7 @@ use conch_log as log;
 use conch_memory::is_scarce;
 use conch_net::Listener;
 
-use crate::figures::FrontendFigures;
+use crate::shard::frontend_metrics::FrontendMetrics;
 use crate::shard::link::{Protocol, ShardHandle, ShardMessage};
 
 /// How long accepting pauses when the system has no room for another socket.
@@ -26,7 +26,7 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 /// How many connections there may be, and where those beyond are counted.
 pub(crate) struct ConnectionLimit {
     pub(crate) connections_max: usize,
-    pub(crate) figures: Arc<FrontendFigures>,
+    pub(crate) metrics: Arc<FrontendMetrics>,
 }
 
 /// One listening socket and the thread that accepts from it.
@@ -99,7 +99,7 @@ fn accept(
             Ok(socket) => {
                 let open_count: usize = links.iter().map(|link| link.connection_count()).sum();
                 if open_count >= limit.connections_max || is_scarce() {
-                    limit.figures.note_refused(protocol);
+                    limit.metrics.note_refused(protocol);
                     // Dropping the socket closes it.
                     continue;
                 }

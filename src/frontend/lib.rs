@@ -11,7 +11,6 @@ mod access;
 mod api;
 mod blocking;
 mod coding;
-mod figures;
 mod forward;
 mod grpc;
 mod http;
@@ -42,8 +41,8 @@ use conch_log as log;
 use conch_net::Listener;
 
 use acceptor::{Acceptor, ConnectionLimit};
-use figures::FrontendFigures;
 use pressure::PressureOrders;
+use shard::frontend_metrics::FrontendMetrics;
 use shard::link::{Protocol, ShardHandle, ShardMessage};
 use shard::{ShardContext, ShardThread, WaitingShards};
 use trace::Tracing;
@@ -224,32 +223,29 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let options = Arc::new(options);
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
     let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);
-    let figures = Arc::<FrontendFigures>::default();
+    let metrics = Arc::<FrontendMetrics>::default();
     let context = ShardContext {
         options: Arc::clone(&options),
         server,
         tracing: Arc::clone(&tracing),
         orders: Arc::clone(&orders),
         waiting_shards: Arc::new(WaitingShards::new(options.shard_cpus.len())),
-        figures: Arc::clone(&figures),
+        metrics: Arc::clone(&metrics),
     };
-    let server = Arc::clone(&context.server);
     let mut shards = Vec::new();
     for (index, cpu) in options.shard_cpus.iter().enumerate() {
         let shard = ShardThread::start(index, *cpu, context.clone(), protocols::serve)?;
         shards.push(shard);
     }
     let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
-    let long_turns = links.iter().map(|link| Arc::clone(link.long_turns()));
-    server.show_long_turns(long_turns.collect());
-    figures.open(&links);
+    metrics.open(&links);
     let homes = shards.iter().map(|shard| shard.cpu).collect();
     let watchdog = Watchdog::start(links.clone(), homes, &options, orders)?;
     let mut acceptors = Vec::new();
     for (protocol, listener) in listeners {
         let limit = ConnectionLimit {
             connections_max: options.connections_max,
-            figures: Arc::clone(&figures),
+            metrics: Arc::clone(&metrics),
         };
         let acceptor = Acceptor::start(listener, protocol, links.clone(), limit)?;
         acceptors.push((protocol, acceptor));

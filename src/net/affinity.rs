@@ -1,7 +1,7 @@
 //! On which CPUs threads run, and how readily.
 //!
 //! rustix has neither `set_mempolicy` nor `sched_setattr`, nor has the C library: these are called
-//! by tsuccessor numbers.
+//! by their numbers.
 
 use std::io;
 use std::num::NonZeroU64;

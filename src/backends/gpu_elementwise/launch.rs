@@ -126,9 +126,9 @@ mod tests {
     use conch_backend_sdk::DataType;
 
     /// Addresses of two inputs and the output, elements, and `inner`.
-    type Given = (u64, u64, u64, usize, usize);
+    type PlannedRequest = (u64, u64, u64, usize, usize);
 
-    fn planned(given: &[Given]) -> Vec<Launch> {
+    fn planned(given: &[PlannedRequest]) -> Vec<Launch> {
         let formula = Formula::new(Operation::Add, DataType::Fp16, DataType::Fp16).unwrap();
         let requests = given.iter().map(|(a, b, output, count, inner)| {
             let geometry = Geometry {
@@ -141,7 +141,7 @@ mod tests {
         launches(requests, &formula, 2)
     }
 
-    fn segment((a, b, output, count, _): Given) -> Segment {
+    fn segment((a, b, output, count, _): PlannedRequest) -> Segment {
         Segment {
             inputs: [a, b],
             output,
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn launches_have_so_many_rows_at_most() {
-        let given: Vec<Given> = (0..2 * SEGMENTS_MAX as u64 + 1)
+        let given: Vec<PlannedRequest> = (0..2 * SEGMENTS_MAX as u64 + 1)
             .map(|number| (1000 * number, 0, 1000 * number, 5, 1))
             .collect();
         let rows: Vec<_> = planned(&given).iter().map(Launch::rows).collect();

@@ -195,10 +195,10 @@ fn compiled(device: &Arc<Device>, formula: &Formula) -> Function {
 }
 
 /// A request's elements, and the bytes of its inputs.
-type Computed = (Geometry, Vec<Vec<u8>>);
+type RequestElements = (Geometry, Vec<Vec<u8>>);
 
 /// The outputs of requests, computed by as few launches as may be.
-fn on_device(stream: &Stream, formula: &Formula, requests: &[Computed]) -> Vec<Vec<u8>> {
+fn on_device(stream: &Stream, formula: &Formula, requests: &[RequestElements]) -> Vec<Vec<u8>> {
     let function = compiled(stream.device(), formula);
     let table = formula.operation.table();
     let table = table.map(|bytes| memory(stream, &bytes));
@@ -259,7 +259,7 @@ fn requests_of_a_batch_are_rows_of_launches() {
     // More than a launch has rows, some longer than others, the last one in other groups.
     let last = SEGMENTS_MAX as i64 + 2;
     let shapes = (0..=last).map(|number| [1 + number % 2, 3, 40 + number / last]);
-    let requests: Vec<Computed> = shapes
+    let requests: Vec<RequestElements> = shapes
         .enumerate()
         .map(|(number, shape)| {
             let (geometry, _) = geometry::of(&formula.operation, &shape, false).unwrap();

@@ -21,7 +21,7 @@ pub enum FamilyKind {
 }
 
 impl FamilyKind {
-    const fn type_name(self) -> &'static str {
+    pub(super) const fn type_name(self) -> &'static str {
         match self {
             FamilyKind::Counter => "counter",
             FamilyKind::Gauge => "gauge",

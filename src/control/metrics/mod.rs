@@ -9,7 +9,6 @@ mod family;
 pub(crate) mod gpu;
 mod labels;
 mod latencies;
-mod long_turns;
 mod model;
 pub mod process;
 mod quantiles;
@@ -18,8 +17,7 @@ mod text;
 mod usage;
 
 pub use family::{Family, FamilyKind, Metric};
-pub use long_turns::{LongTurnCause, LongTurns};
 pub(crate) use quantiles::DEFAULT_QUANTILES;
 pub use quantiles::parse_quantiles;
-pub use render::FamilySamples;
-pub(crate) use render::{MetricSources, render};
+pub use render::{FamilySamples, LabelledValue};
+pub(crate) use render::{MetricSources, render, render_custom};

@@ -15,10 +15,10 @@ pub(crate) fn is_page(path: &str) -> bool {
 pub(crate) async fn page(shard: &Shard) -> HttpResponse {
     // Rendering reads every model's numbers and files of /proc: not on a shard.
     let server = Arc::clone(&shard.server);
-    let figures = Arc::clone(&shard.figures);
+    let metrics = Arc::clone(&shard.metrics);
     let text = shard
         .offload(METRICS_COST, move || {
-            server.metrics_text_with(&figures.read())
+            server.metrics_text_with(&metrics.read())
         })
         .await;
     HttpResponse::new(200, ContentType::Metrics, text.into_bytes())

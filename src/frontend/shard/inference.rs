@@ -112,7 +112,7 @@ impl Shard {
             .borrow_mut()
             .reserve(responses)
             .ok_or_else(|| {
-                self.figures.note_overflow();
+                self.metrics.note_overflow();
                 Error::unavailable("the server has too many requests in flight")
             })?;
         let timestamps = Timestamps {

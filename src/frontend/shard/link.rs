@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use conch_control::metrics::LongTurns;
 use conch_engine::{Completion, Delivery};
 use conch_sync::{Mailbox, Receiver};
 
+use super::long_turns::LongTurns;
 use super::offload::JobDone;
 
 /// Which listener a connection came from.

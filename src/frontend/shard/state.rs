@@ -15,6 +15,7 @@ use super::admission::{Admission, WaitingShards};
 use super::brief_wait::BriefWait;
 use super::connections::ConnectionTable;
 use super::drain::{DrainFuture, DrainSignal};
+use super::frontend_metrics::FrontendMetrics;
 use super::in_flight::InFlight;
 use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
@@ -24,7 +25,6 @@ use super::runtime::{GAINS_BY_BRIEF_WAITS, Task};
 use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
-use crate::figures::FrontendFigures;
 use crate::options::FrontendOptions;
 use crate::pressure::PressureOrders;
 use crate::tls::Handshakes;
@@ -44,7 +44,7 @@ pub struct Shard {
     pub(super) connections: RefCell<ConnectionTable>,
     pub(super) tasks: RefCell<Slab<Option<Task>>>,
     pub(super) orders: Arc<PressureOrders>,
-    pub(crate) figures: Arc<FrontendFigures>,
+    pub(crate) metrics: Arc<FrontendMetrics>,
     pub(super) link: Arc<ShardHandle>,
     pub(super) completion: Arc<dyn Completion>,
     pub(super) yield_policy: YieldPolicy,
@@ -67,7 +67,7 @@ pub(crate) struct ShardContext {
     pub(crate) tracing: Arc<Tracing>,
     pub(crate) orders: Arc<PressureOrders>,
     pub(crate) waiting_shards: Arc<WaitingShards>,
-    pub(crate) figures: Arc<FrontendFigures>,
+    pub(crate) metrics: Arc<FrontendMetrics>,
 }
 
 impl Shard {
@@ -83,7 +83,7 @@ impl Shard {
             tracing,
             orders,
             waiting_shards,
-            figures,
+            metrics,
         } = context;
         let handshakes_max = options
             .grpc_connections
@@ -113,7 +113,7 @@ impl Shard {
             tracing,
             options,
             orders,
-            figures,
+            metrics,
             link,
         })
     }

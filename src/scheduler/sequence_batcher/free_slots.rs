@@ -13,6 +13,8 @@ pub(super) struct FreeSlots {
     free: BTreeSet<SlotId>,
     /// By instance: the row of that first slot. None: the instance takes no sequences any more.
     fresh: Vec<Option<u32>>,
+    /// Instances that take sequences.
+    open_count: usize,
 }
 
 impl FreeSlots {
@@ -21,6 +23,7 @@ impl FreeSlots {
             row_count,
             free: BTreeSet::new(),
             fresh: Vec::with_capacity(instance_count),
+            open_count: 0,
         };
         for _ in 0..instance_count {
             free_slots.add_instance();
@@ -30,14 +33,14 @@ impl FreeSlots {
 
     /// All slots of the instances that take sequences.
     pub(super) fn total_count(&self) -> usize {
-        let open_count = self.fresh.iter().flatten().count();
-        open_count.saturating_mul(self.row_count as usize)
+        self.open_count.saturating_mul(self.row_count as usize)
     }
 
     /// The slots of another instance are free, too.
     pub(super) fn add_instance(&mut self) {
         let instance = u32::try_from(self.fresh.len()).unwrap_or(u32::MAX);
         self.fresh.push(Some(0));
+        self.open_count += 1;
         if self.row_count > 0 {
             self.free.insert(SlotId { row: 0, instance });
         }
@@ -45,8 +48,9 @@ impl FreeSlots {
 
     /// No slot of `instance` is given out any more.
     pub(super) fn close_instance(&mut self, instance: usize) {
-        if let Some(fresh) = self.fresh.get_mut(instance) {
-            *fresh = None;
+        let fresh = self.fresh.get_mut(instance);
+        if fresh.and_then(Option::take).is_some() {
+            self.open_count -= 1;
         }
         self.free.retain(|slot| slot.instance() != instance);
     }

@@ -49,7 +49,7 @@ pub(super) async fn header(shard: &Rc<Shard>, format: LoadFormat) -> Option<Box<
     let server = Arc::clone(&shard.server);
     let load = shard
         .offload(METRICS_COST, move || {
-            LoadReport::from_metrics(&server.metrics_text())
+            LoadReport::from_metrics(&server.custom_metrics_text())
         })
         .await;
     if load.is_none() {

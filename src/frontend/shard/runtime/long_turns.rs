@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use conch_control::metrics::{LongTurnCause, LongTurns};
 use conch_executor::{LongTurn, LongTurnObserver};
 
+use crate::shard::long_turns::{LongTurnCause, LongTurns};
 use crate::shard::stage::ShardStage;
 
 /// What a page costs that is touched first, about: the way into the kernel and its zeroing.

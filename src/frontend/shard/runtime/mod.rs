@@ -12,7 +12,7 @@ mod own;
 
 use std::sync::Arc;
 
-use conch_control::metrics::LongTurns;
+use crate::shard::long_turns::LongTurns;
 
 #[cfg(feature = "glommio")]
 pub(crate) use self::glommio::{

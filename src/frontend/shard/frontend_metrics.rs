@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use conch_control::metrics::FamilySamples;
+use conch_control::metrics::{FamilyKind, FamilySamples, LabelledValue};
 
-use crate::shard::link::{Protocol, ShardHandle};
+use super::link::{Protocol, ShardHandle};
+use super::long_turns::{self, LongTurns};
 
 /// Shared by acceptors and shards.
 #[derive(Default)]
-pub(crate) struct FrontendFigures {
+pub(crate) struct FrontendMetrics {
     /// Once all shards run.
     links: OnceLock<Vec<Arc<ShardHandle>>>,
     /// Connections that were closed at once, by protocol.
@@ -18,7 +19,7 @@ pub(crate) struct FrontendFigures {
     overflow: AtomicU64,
 }
 
-impl FrontendFigures {
+impl FrontendMetrics {
     /// Counts the connections of these shards.
     pub(crate) fn open(&self, links: &[Arc<ShardHandle>]) {
         self.links.get_or_init(|| links.to_vec());
@@ -44,39 +45,47 @@ impl FrontendFigures {
             let counts = links.iter().map(|link| link.connection_count_of(protocol));
             counts.sum::<usize>() as u64
         };
-        let by_protocol = |count: &dyn Fn(Protocol) -> u64| {
-            let protocols = Protocol::ALL.into_iter();
-            protocols
-                .map(|protocol| (protocol.name(), count(protocol)))
-                .collect()
-        };
         let refused_count = |protocol: Protocol| {
             let count = self.refused.get(protocol as usize);
             count.map_or(0, |count| count.load(Ordering::Relaxed))
         };
-        vec![
+        let overflow_count = self.overflow.load(Ordering::Relaxed);
+        let long_turns: Vec<&LongTurns> = links.iter().map(|link| &**link.long_turns()).collect();
+        let mut families = vec![
             FamilySamples {
                 name: "conch_connections",
                 help: "Open connections",
-                kind: "gauge",
-                label: "protocol",
-                samples: by_protocol(&open_count),
+                kind: FamilyKind::Gauge,
+                samples: by_protocol(open_count),
             },
             FamilySamples {
                 name: "conch_connections_refused_total",
                 help: "Connections that were closed at once because there were too many",
-                kind: "counter",
-                label: "protocol",
-                samples: by_protocol(&refused_count),
+                kind: FamilyKind::Counter,
+                samples: by_protocol(refused_count),
             },
             FamilySamples {
                 name: "conch_requests_refused_total",
                 help: "Requests that were refused before they reached a model",
-                kind: "counter",
-                label: "reason",
-                samples: vec![("shard_full", self.overflow.load(Ordering::Relaxed))],
+                kind: FamilyKind::Counter,
+                samples: vec![labelled("reason", "shard_full", overflow_count)],
             },
-        ]
+        ];
+        families.extend(long_turns::families(&long_turns));
+        families
+    }
+}
+
+fn by_protocol(count: impl Fn(Protocol) -> u64) -> Vec<LabelledValue> {
+    let protocols = Protocol::ALL.into_iter();
+    let samples = protocols.map(|protocol| labelled("protocol", protocol.name(), count(protocol)));
+    samples.collect()
+}
+
+fn labelled(label: &'static str, value: &'static str, count: u64) -> LabelledValue {
+    LabelledValue {
+        labels: vec![(label, value.into())],
+        value: count as f64,
     }
 }
 
@@ -85,28 +94,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_by_protocol() {
-        let figures = FrontendFigures::default();
-        figures.note_refused(Protocol::Grpc);
-        figures.note_overflow();
+    fn counts_are_by_protocol() {
+        let metrics = FrontendMetrics::default();
+        metrics.note_refused(Protocol::Grpc);
+        metrics.note_overflow();
         let (link, _receiver) = ShardHandle::new();
-        figures.open(&[link]);
-        let families = figures.read();
-        let seen: Vec<(&str, Vec<(&str, u64)>)> = families
+        metrics.open(&[link]);
+        let families = metrics.read();
+        let seen: Vec<(&str, Vec<(String, f64)>)> = families
             .into_iter()
-            .map(|family| (family.name, family.samples))
+            .filter(|family| !family.samples.is_empty())
+            .map(|family| {
+                let samples = family.samples.into_iter();
+                let values = samples.map(|mut sample| {
+                    let (_, label) = sample.labels.remove(0);
+                    (label.into_owned(), sample.value)
+                });
+                (family.name, values.collect())
+            })
             .collect();
         let counts = |grpc| {
             let names = ["http", "grpc", "metrics", "sagemaker", "vertex_ai"];
-            let count = |name| if name == "grpc" { grpc } else { 0 };
-            names.map(|name| (name, count(name))).to_vec()
+            let count = |name| if name == "grpc" { grpc } else { 0.0 };
+            names.map(|name| (name.to_owned(), count(name))).to_vec()
         };
         assert_eq!(
             seen,
             [
-                ("conch_connections", counts(0)),
-                ("conch_connections_refused_total", counts(1)),
-                ("conch_requests_refused_total", vec![("shard_full", 1)]),
+                ("conch_connections", counts(0.0)),
+                ("conch_connections_refused_total", counts(1.0)),
+                (
+                    "conch_requests_refused_total",
+                    vec![("shard_full".to_owned(), 1.0)]
+                ),
             ]
         );
     }
