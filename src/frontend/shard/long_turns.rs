@@ -85,6 +85,7 @@ impl LongTurns {
     }
 
     /// How many there were for that reason.
+    #[cfg(test)]
     pub(crate) fn count(&self, cause: LongTurnCause) -> u64 {
         self.by_cause[cause as usize].count.load(Ordering::Relaxed)
     }
