@@ -23,6 +23,10 @@ use crate::shard::link::{Protocol, ShardHandle, ShardMessage};
 /// How long accepting pauses when the system has no room for another socket.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
+/// Connections to the metrics port that are taken beyond the limit: whoever watches the server sees
+/// that the limit is reached.
+const METRICS_RESERVE: usize = 16;
+
 /// How many connections there may be, and where those beyond are counted.
 pub(crate) struct ConnectionLimit {
     pub(crate) connections_max: usize,
@@ -94,11 +98,15 @@ fn accept(
     limit: &ConnectionLimit,
     is_stopped: &AtomicBool,
 ) {
+    let connections_max = match protocol {
+        Protocol::Metrics => limit.connections_max.saturating_add(METRICS_RESERVE),
+        _ => limit.connections_max,
+    };
     while !is_stopped.load(Ordering::Acquire) {
         match listener.accept() {
             Ok(socket) => {
                 let open_count: usize = links.iter().map(|link| link.connection_count()).sum();
-                if open_count >= limit.connections_max || is_scarce() {
+                if open_count >= connections_max || is_scarce() {
                     limit.metrics.note_refused(protocol);
                     // Dropping the socket closes it.
                     continue;

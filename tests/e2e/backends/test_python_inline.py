@@ -1,6 +1,7 @@
 """A model in Python asked by one client, on one CPU: the shard has the stub execute, and the instance's own thread sleeps. What takes
 longer, or is large, that thread ends."""
 
+import math
 import os
 import pathlib
 import signal
@@ -36,6 +37,21 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", numpy.full(int(count), value, numpy.float32))]))
         return responses
 '''
+# Answers at once: what is left is the way to the stub and back.
+BRIEF = '''
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", numpy.ones(1, numpy.float32))])
+
+    def execute(self, requests):
+        return [self.response for _ in requests]
+'''
+# Executions that take longer are left to the thread of the instance.
+LIMIT_US = 100
 TENSORS = ([("IN", "FP32", (3,))], [("OUT", "FP32", (-1,))])
 REQUESTS = 20
 
@@ -48,51 +64,65 @@ class Inline(OwnCase):
 
     @staticmethod
     def models(repository):
-        repository.model("alone", python(*TENSORS, batch=0), files={"1/model.py": MODEL.encode()})
+        for name, text in (("alone", MODEL), ("brief", BRIEF)):
+            repository.model(name, python(*TENSORS, batch=0), files={"1/model.py": text.encode()})
 
     def setUp(self):
         self.wait_until_ready("alone")
+        self.wait_until_ready("brief")
         self.client = httpclient.InferenceServerClient(self.server.http)
         self.addCleanup(self.client.close)
 
-    def ask(self, value, count=1, pause=0):
+    def ask(self, value, count=1, pause=0, model="alone"):
         given = httpclient.InferInput("IN", [3], "FP32")
         given.set_data_from_numpy(numpy.array([value, count, pause], numpy.float32))
         wanted = httpclient.InferRequestedOutput("OUT", binary_data=True)
-        return self.client.infer("alone", [given], outputs=[wanted]).as_numpy("OUT")
+        return self.client.infer(model, [given], outputs=[wanted]).as_numpy("OUT")
 
     def check(self, value, **arguments):
         found = self.ask(value, **arguments)
         self.assertEqual((found.size, found.min(), found.max()), (arguments.get("count", 1), value, value))
 
     def core_switches(self):
-        """How often the instance's thread went to sleep."""
+        """How often the thread of the brief model's instance went to sleep."""
         for task in pathlib.Path(f"/proc/{self.server.pid}/task").iterdir():
-            if (task / "comm").read_text().strip() == "alone_0_0":
+            if (task / "comm").read_text().strip() == "brief_0_0":
                 status = (task / "status").read_text()
                 return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
         raise AssertionError("the thread of the instance is not there")
 
+    def executed_us(self):
+        """How long the brief model's executions took so far."""
+        statistics = self.client.get_inference_statistics("brief")["model_stats"][0]
+        return statistics["inference_stats"]["compute_infer"].get("ns", 0) / 1000
+
     def sleeps(self):
-        """Whether there is a round of requests within some seconds for which the thread of the instance sleeps."""
-        end = time.monotonic() + 10
+        """Whether there is a round of requests within some seconds for which the thread of the instance sleeps, and the shortest
+        execution, as rounds are on average."""
+        end, shortest = time.monotonic() + 10, math.inf
         while time.monotonic() < end:
-            before = self.core_switches()
-            for value in range(REQUESTS):
-                self.check(value)
+            before, spent = self.core_switches(), self.executed_us()
+            for _ in range(REQUESTS):
+                self.ask(1, model="brief")
             if self.core_switches() - before < REQUESTS / 2:
-                return True
-        return False
+                return True, shortest
+            shortest = min(shortest, (self.executed_us() - spent) / REQUESTS)
+        return False, shortest
 
     def test_the_thread_of_the_instance_sleeps(self):
         # Otherwise each request wakes the thread, in every round. What a busy machine makes late wakes it too, and is followed by
         # more and more that do before the server tries again: then another server begins anew.
-        for _ in range(8):
+        shortest = math.inf
+        for _ in range(4):
             with servers.Server(self.repository.path, *self.flags, prefix=self.launcher, environment=self.environment) as self.server:
                 self.setUp()
-                if self.sleeps():
+                does_sleep, executed_us = self.sleeps()
+                if does_sleep:
                     return
-        self.fail("each request wakes the thread of the instance")
+                shortest = min(shortest, executed_us)
+        if shortest > LIMIT_US:
+            self.skipTest(f"executions take {shortest:.0f} us on this machine, longer than a shard may")
+        self.fail(f"each request wakes the thread of the instance, though executions take {shortest:.0f} us")
 
     def test_what_takes_long_is_answered_all_the_same(self):
         for value in range(40):
@@ -113,7 +143,7 @@ class Inline(OwnCase):
         for round in range(5):
             for value in range(20):
                 self.check(value)
-            (stub,) = self.children()
+            [stub] = [child for child in self.children() if "alone" in pathlib.Path(f"/proc/{child}/cmdline").read_text()]
             os.kill(stub, signal.SIGSTOP)
             given = httpclient.InferInput("IN", [3], "FP32")
             given.set_data_from_numpy(numpy.array([1, 1, 0], numpy.float32))

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import unittest
 
 import onnx_model
 from case import ServerCase, conch_only, needs_library
+from exposition import check_by_promtool, check_families
 from repository import identity, tensors
 from waiting import until
 
@@ -104,6 +106,11 @@ class Stopped(LongTurnCase):
             os.kill(self.server.pid, signal.SIGCONT)
             time.sleep(0.002)  # turns pass, so that the next is cut elsewhere
         self.wait_for("suspended", stop_for_a_while)
+        # These families are on the page from now on, for a collector to read.
+        _, page = self.server.get("/metrics", port="metrics")
+        self.assertIn(COUNT, check_families(page.decode()))
+        if shutil.which("promtool"):
+            check_by_promtool(page.decode())
 
 
 @conch_only
