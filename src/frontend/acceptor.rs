@@ -98,15 +98,10 @@ fn accept(
     limit: &ConnectionLimit,
     is_stopped: &AtomicBool,
 ) {
-    let connections_max = match protocol {
-        Protocol::Metrics => limit.connections_max.saturating_add(METRICS_RESERVE),
-        _ => limit.connections_max,
-    };
     while !is_stopped.load(Ordering::Acquire) {
         match listener.accept() {
             Ok(socket) => {
-                let open_count: usize = links.iter().map(|link| link.connection_count()).sum();
-                if open_count >= connections_max || is_scarce() {
+                if !has_place(protocol, links, limit.connections_max) || is_scarce() {
                     limit.metrics.note_refused(protocol);
                     // Dropping the socket closes it.
                     continue;
@@ -124,6 +119,21 @@ fn accept(
             }
         }
     }
+}
+
+/// Whether there may be one more. The reserve is nobody else's.
+fn has_place(protocol: Protocol, links: &[Arc<ShardHandle>], connections_max: usize) -> bool {
+    let open_count: usize = links.iter().map(|link| link.connection_count()).sum();
+    let reserved_count = match protocol {
+        Protocol::Metrics => METRICS_RESERVE,
+        _ => {
+            let counts = links
+                .iter()
+                .map(|link| link.connection_count_of(Protocol::Metrics));
+            METRICS_RESERVE.min(counts.sum())
+        }
+    };
+    open_count < connections_max.saturating_add(reserved_count)
 }
 
 /// Errors of the one connection, not of the system.
