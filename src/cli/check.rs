@@ -29,6 +29,9 @@ pub fn complete(mut arguments: Arguments) -> Result<Arguments, EarlyExit> {
     arguments.warnings.extend(warning);
     arguments.engine.allow_metrics = arguments.listeners.metrics.is_enabled;
     arguments.listeners.check().map_err(EarlyExit::Clash)?;
+    let has_mode = arguments.frontend.unix_socket_mode.is_some();
+    let warnings = arguments.listeners.unix_warnings(has_mode);
+    arguments.warnings.extend(warnings);
     Ok(arguments)
 }
 

@@ -25,11 +25,6 @@ impl ListenerFlags {
     pub fn enabled(&self) -> Option<Endpoint> {
         self.is_enabled.then(|| self.endpoint.clone())
     }
-
-    fn shares_address_with(&self, other: &ListenerFlags) -> bool {
-        let (own, other) = (&self.endpoint, &other.endpoint);
-        own.address == other.address && own.port == other.port && own.port != 0
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +95,7 @@ impl Default for Listeners {
 }
 
 const ANY_ADDRESS: &str = "0.0.0.0";
+const LOOPBACK_ADDRESS: &str = "127.0.0.1";
 
 impl Listeners {
     pub fn of(&self, kind: ListenerKind) -> &ListenerFlags {
@@ -150,10 +146,16 @@ impl Listeners {
             .find(|invalid| self.of(invalid.kind).is_enabled)
     }
 
-    /// Gives the metrics the address of HTTP, if they have none. Returns a warning if they can
-    /// therefore not be served.
+    /// Gives the metrics the address of HTTP, or the loopback if that is a Unix socket, if they have
+    /// none. Returns a warning if they can therefore not be served.
     pub fn resolve_metrics(&mut self) -> Option<String> {
         if !self.metrics.endpoint.address.is_empty() {
+            return None;
+        }
+        if self.http.endpoint.unix_path().is_some() {
+            // A collector comes over the network; who listens on files listens on no other network
+            // than this machine's.
+            self.metrics.endpoint.address = String::from(LOOPBACK_ADDRESS);
             return None;
         }
         let address = self.http.endpoint.address.clone();
@@ -169,6 +171,34 @@ impl Listeners {
         warning
     }
 
+    /// What has no effect, of flags for Unix sockets and for all others.
+    pub fn unix_warnings(&self, has_mode: bool) -> Vec<String> {
+        let listeners = ListenerKind::ALL.map(|kind| (kind, self.of(kind)));
+        let enabled = listeners
+            .into_iter()
+            .filter(|(_, listener)| listener.is_enabled);
+        let of_unix: Vec<_> = enabled
+            .filter(|(_, listener)| listener.endpoint.unix_path().is_some())
+            .collect();
+        let mut warnings = Vec::new();
+        if has_mode && of_unix.is_empty() {
+            warnings.push(String::from(
+                "--unix-socket-mode has no effect: no listener is on a Unix socket",
+            ));
+        }
+        let shared = of_unix
+            .iter()
+            .filter(|(_, listener)| listener.endpoint.reuse_port);
+        warnings.extend(shared.map(|(kind, listener)| {
+            format!(
+                "the {} listener's Unix socket {} is not shared with other servers: only ports are",
+                kind.name(),
+                listener.endpoint
+            )
+        }));
+        warnings
+    }
+
     /// # Errors
     /// Two listeners of one address and port, or a port that SageMaker does not allow.
     pub fn check(&self) -> Result<(), String> {
@@ -176,11 +206,13 @@ impl Listeners {
         for (index, earlier) in ListenerKind::ALL.into_iter().enumerate() {
             for later in ListenerKind::ALL.into_iter().skip(index + 1) {
                 let (one, other) = (self.of(earlier), self.of(later));
-                if one.is_enabled && other.is_enabled && one.shares_address_with(other) {
-                    let Endpoint { address, port, .. } = &other.endpoint;
+                if !one.is_enabled || !other.is_enabled {
+                    continue;
+                }
+                if let Some(address) = one.endpoint.clash(&other.endpoint) {
                     return Err(format!(
                         "The server cannot listen to {} requests and {} requests at the same \
-                         address and port {address}:{port}",
+                         address and port {address}",
                         earlier.name(),
                         later.name()
                     ));

@@ -403,6 +403,7 @@ fn every_served_flag_can_be_set() {
             ("min-supported-compute-capability", _) => "7.5",
             ("model-load-gpu-limit", _) => "0:0.5",
             ("shard-affinity", _) => "set",
+            ("unix-socket-mode", _) => "660",
             ("shm-allowed-uids", _) => "all",
             (_, FlagValueKind::Bool) => "true",
             (_, FlagValueKind::Int) => "5",
@@ -608,4 +609,42 @@ fn backend_settings_have_their_form() {
             "{value}"
         );
     }
+}
+
+#[test]
+fn flags_without_effect_on_unix_sockets() {
+    for (line, warnings) in [
+        ("--unix-socket-mode=660", 1),
+        ("--unix-socket-mode=660 --http-address=unix:/s", 0),
+        (
+            "--unix-socket-mode=660 --http-address=unix:/s --allow-http=0",
+            1,
+        ),
+        ("--http-address=unix:/s --reuse-http-port=1", 1),
+        ("--http-address=unix:/s --reuse-grpc-port=1", 0),
+    ] {
+        let arguments = parsed(&format!("--model-repository=m {line}")).unwrap();
+        assert_eq!(
+            arguments.warnings.len(),
+            warnings,
+            "{line}: {:?}",
+            arguments.warnings
+        );
+    }
+    for (line, address) in [
+        ("--http-address=unix:/s", "127.0.0.1"),
+        (
+            "--http-address=unix:/s --metrics-address=unix:/m",
+            "unix:/m",
+        ),
+        ("--http-address=::1", "::1"),
+    ] {
+        let arguments = parsed(&format!("--model-repository=m {line}")).unwrap();
+        assert_eq!(arguments.listeners.metrics.endpoint.address, address);
+    }
+    assert_eq!(
+        reason("--model-repository=m --http-address=unix:/s --grpc-address=unix:///s"),
+        "The server cannot listen to HTTP requests and GRPC requests at the same address and port \
+         unix:/s"
+    );
 }

@@ -31,14 +31,13 @@ mod trial;
 mod vertex_ai;
 mod watchdog;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conch_control::server::Server;
 use conch_engine::Error;
 use conch_log as log;
-use conch_net::Listener;
+use conch_net::ListenAddress;
 
 use acceptor::{Acceptor, ConnectionLimit};
 use pressure::PressureOrders;
@@ -72,13 +71,13 @@ const DRAIN_POLL: Duration = Duration::from_millis(10);
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the listeners are bound; none for those not asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    pub http: Option<SocketAddr>,
-    pub grpc: Option<SocketAddr>,
-    pub metrics: Option<SocketAddr>,
-    pub sagemaker: Option<SocketAddr>,
-    pub vertex_ai: Option<SocketAddr>,
+    pub http: Option<ListenAddress>,
+    pub grpc: Option<ListenAddress>,
+    pub metrics: Option<ListenAddress>,
+    pub sagemaker: Option<ListenAddress>,
+    pub vertex_ai: Option<ListenAddress>,
 }
 
 /// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of
@@ -95,21 +94,24 @@ impl Addresses {
     /// Where clients reach each service, in words for the log.
     pub fn urls(&self) -> String {
         let named = [
-            ("HTTP http://", self.http, ""),
-            ("gRPC ", self.grpc, ""),
-            ("SageMaker http://", self.sagemaker, "/invocations"),
-            ("Vertex AI http://", self.vertex_ai, ""),
-            ("metrics http://", self.metrics, "/metrics"),
+            ("HTTP", "http://", &self.http, ""),
+            ("gRPC", "", &self.grpc, ""),
+            ("SageMaker", "http://", &self.sagemaker, "/invocations"),
+            ("Vertex AI", "http://", &self.vertex_ai, ""),
+            ("metrics", "http://", &self.metrics, "/metrics"),
         ];
-        let urls = named.into_iter().filter_map(|(service, address, path)| {
-            let address = address?;
-            // An address of every interface is none that a client could use.
-            let shown = match address.ip().is_unspecified() {
-                true => format!("localhost:{}", address.port()),
-                false => address.to_string(),
-            };
-            Some(format!("{service}{shown}{path}"))
-        });
+        let urls = named
+            .into_iter()
+            .filter_map(|(service, scheme, address, path)| {
+                Some(match address.as_ref()? {
+                    // An address of every interface is none that a client could use.
+                    ListenAddress::Tcp(address) if address.ip().is_unspecified() => {
+                        format!("{service} {scheme}localhost:{}{path}", address.port())
+                    }
+                    ListenAddress::Tcp(address) => format!("{service} {scheme}{address}{path}"),
+                    socket @ ListenAddress::Unix(_) => format!("{service} {socket}"),
+                })
+            });
         urls.collect::<Vec<_>>().join(", ")
     }
 }
@@ -138,7 +140,8 @@ fn endpoints(options: &FrontendOptions) -> Vec<(Protocol, &Endpoint)> {
 /// UNAVAILABLE in upstream's words for the first that cannot be had.
 pub fn check_addresses(options: &FrontendOptions) -> Result<(), Error> {
     for (protocol, endpoint) in endpoints(options) {
-        Listener::check(&endpoint.address, endpoint.port, endpoint.reuse_port)
+        endpoint
+            .check()
             .map_err(|error| refused(protocol, endpoint, &error))?;
     }
     Ok(())
@@ -149,10 +152,7 @@ fn refused(protocol: Protocol, endpoint: &Endpoint, error: &std::io::Error) -> E
     let reason = match error.kind() {
         // With upstream's blank at its end.
         std::io::ErrorKind::AddrInUse => {
-            format!(
-                "Socket '{}:{}' already in use ",
-                endpoint.address, endpoint.port
-            )
+            format!("Socket '{endpoint}' already in use ")
         }
         _ => error.to_string(),
     };
@@ -191,30 +191,31 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let mut listeners = Vec::new();
     let mut addresses = Addresses::default();
     for (protocol, endpoint) in endpoints(&options) {
-        let listener = Listener::bind(&endpoint.address, endpoint.port, endpoint.reuse_port)
+        let listener = endpoint
+            .bind(options.unix_socket_mode)
             .map_err(|error| refused(protocol, endpoint, &error))?;
-        let address = listener.address();
+        let address = listener.address().clone();
         match protocol {
             Protocol::Http => {
-                addresses.http = Some(address);
                 log::info!("Started HTTPService at {address}");
+                addresses.http = Some(address);
             }
             Protocol::Grpc => {
-                addresses.grpc = Some(address);
                 grpc::note_handlers();
                 log::info!("Started GRPCInferenceService at {address}");
+                addresses.grpc = Some(address);
             }
             Protocol::SageMaker => {
-                addresses.sagemaker = Some(address);
                 log::info!("Started Sagemaker HTTPService at {address}");
+                addresses.sagemaker = Some(address);
             }
             Protocol::VertexAi => {
-                addresses.vertex_ai = Some(address);
                 log::info!("Started Vertex AI HTTPService at {address}");
+                addresses.vertex_ai = Some(address);
             }
             Protocol::Metrics => {
-                addresses.metrics = Some(address);
                 log::info!("Started Metrics Service at {address}");
+                addresses.metrics = Some(address);
             }
         }
         listeners.push((protocol, listener));
@@ -260,8 +261,8 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
 }
 
 impl Frontend {
-    pub fn addresses(&self) -> Addresses {
-        self.addresses
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
     }
 
     /// The CPU of each shard.

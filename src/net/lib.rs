@@ -14,15 +14,16 @@ mod output;
 pub mod ring;
 pub mod signal;
 mod socket;
+mod socket_file;
 mod thread_usage;
 pub mod uring;
 mod wake_event;
 
-pub use listener::Listener;
+pub use listener::{ListenAddress, Listener};
 pub use output::take_stdout;
 pub use socket::{
-    abort, adopt, finish_sending, is_reset, peer_address, receive, receive_vectored, send_vectored,
-    set_nodelay, stop_receiving, stop_transfer, wait_readable,
+    abort, adopt, finish_sending, is_reset, peer_address, peer_user, receive, receive_vectored,
+    send_vectored, set_nodelay, stop_receiving, stop_transfer, wait_readable,
 };
 pub use thread_usage::ThreadUsage;
 pub use wake_event::WakeEvent;

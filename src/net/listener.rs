@@ -1,19 +1,53 @@
-//! Listening TCP sockets.
+//! Listening sockets: of TCP, and of the file system.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
+use crate::socket_file::SocketFile;
+
 /// Pending connections that the kernel keeps for us; it lowers this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+/// Where clients connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    Tcp(SocketAddr),
+    /// A socket of the file system.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// The address of a TCP socket; none of another.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            ListenAddress::Tcp(address) => Some(*address),
+            ListenAddress::Unix(_) => None,
+        }
+    }
+}
+
+/// As clients of gRPC write it.
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Tcp(address) => address.fmt(formatter),
+            ListenAddress::Unix(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
+}
 
 /// A listening socket in blocking mode. Closed on drop.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    address: SocketAddr,
+    address: ListenAddress,
+    /// Of a Unix socket: removed with the listener.
+    _file: Option<SocketFile>,
 }
 
 impl Listener {
@@ -26,6 +60,33 @@ impl Listener {
         Listener::try_each(host, port, |address| {
             Listener::listen(bind_one(address, reuse_port)?)
         })
+    }
+
+    /// Listens on a socket of the file system at `path`, with the permissions `mode`, or those that
+    /// the umask leaves. A socket there that no process listens on any more is replaced. The file
+    /// is removed on drop, unless another server has replaced it.
+    ///
+    /// # Errors
+    /// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket; else what
+    /// the kernel says, with the path named.
+    pub fn bind_unix(path: &Path, mode: Option<u32>) -> io::Result<Listener> {
+        let named = |error| unix_error(path, &error);
+        let (socket, file) = SocketFile::bind(path, mode).map_err(named)?;
+        rustix::net::listen(&socket, BACKLOG).map_err(|error| named(error.into()))?;
+        Ok(Listener {
+            socket,
+            address: ListenAddress::Unix(path.to_owned()),
+            _file: Some(file),
+        })
+    }
+
+    /// Looks whether [`Listener::bind_unix`] would get the path, without listening.
+    ///
+    /// # Errors
+    /// As [`Listener::bind_unix`].
+    pub fn check_unix(path: &Path) -> io::Result<()> {
+        let bound = SocketFile::bind(path, None);
+        bound.map(drop).map_err(|error| unix_error(path, &error))
     }
 
     /// Looks whether [`Listener::bind`] would get the address, without listening: no client can
@@ -68,13 +129,14 @@ impl Listener {
         let address = listener.local_addr()?;
         Ok(Listener {
             socket: listener.into(),
-            address,
+            address: ListenAddress::Tcp(address),
+            _file: None,
         })
     }
 
     /// The bound address, with the port that the kernel chose.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> &ListenAddress {
+        &self.address
     }
 
     /// Waits for a connection. The returned socket is close-on-exec, so that processes started by
@@ -95,6 +157,11 @@ impl Listener {
         // A socket that is shut down already says so, which is of no interest here.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
+}
+
+fn unix_error(path: &Path, error: &io::Error) -> io::Error {
+    let text = format!("cannot listen on unix:{}: {error}", path.display());
+    io::Error::new(error.kind(), text)
 }
 
 /// A socket that has its address and does not listen.
@@ -123,13 +190,20 @@ mod tests {
     use rustix::io::{Errno, FdFlags};
     use std::io::Write;
     use std::net::TcpStream;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
     use std::time::Duration;
+
+    fn tcp(listener: &Listener) -> SocketAddr {
+        listener.address().tcp().unwrap()
+    }
 
     #[test]
     fn accepts_close_on_exec_and_ends_on_shut_down() {
         for host in ["127.0.0.1", "localhost"] {
             let listener = Listener::bind(host, 0, false).unwrap();
-            let mut client = TcpStream::connect(listener.address()).unwrap();
+            let mut client = TcpStream::connect(tcp(&listener)).unwrap();
             client.write_all(b"x").unwrap();
             let accepted = listener.accept().unwrap();
             let flags = rustix::io::fcntl_getfd(&accepted).unwrap();
@@ -141,14 +215,14 @@ mod tests {
                 listener.shut_down();
                 assert_eq!(waiting.join().unwrap(), Some(Errno::INVAL.raw_os_error()));
             });
-            assert!(TcpStream::connect(listener.address()).is_err());
+            assert!(TcpStream::connect(tcp(&listener)).is_err());
         }
     }
 
     #[test]
     fn a_taken_port_is_refused_by_name_and_shared_only_on_request() {
         let first = Listener::bind("127.0.0.1", 0, false).unwrap();
-        let port = first.address().port();
+        let port = tcp(&first).port();
         let error = Listener::bind("127.0.0.1", port, false).unwrap_err();
         assert!(
             error.to_string().contains(&format!("127.0.0.1:{port}")),
@@ -162,7 +236,47 @@ mod tests {
         let error = Listener::check("192.0.2.1", 0, false).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
         let shared = Listener::bind("127.0.0.1", 0, true).unwrap();
-        Listener::bind("127.0.0.1", shared.address().port(), true).unwrap();
+        Listener::bind("127.0.0.1", tcp(&shared).port(), true).unwrap();
         assert!(Listener::bind("not a host name", 0, false).is_err());
+    }
+
+    #[test]
+    fn unix_sockets_are_files_that_go_with_their_listener() {
+        let folder =
+            std::env::temp_dir().join(format!("conch-net-listener-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("http.sock");
+        Listener::check_unix(&path).unwrap();
+        assert!(!path.exists());
+        let listener = Listener::bind_unix(&path, Some(0o620)).unwrap();
+        assert_eq!(
+            listener.address().to_string(),
+            format!("unix:{}", path.display())
+        );
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o620);
+        let mut client = UnixStream::connect(&path).unwrap();
+        client.write_all(b"x").unwrap();
+        let accepted = listener.accept().unwrap();
+        assert!(crate::peer_address(accepted.as_raw_fd()).is_err());
+        let own = rustix::process::getuid().as_raw();
+        assert_eq!(crate::peer_user(accepted.as_raw_fd()).unwrap(), own);
+        for error in [
+            Listener::bind_unix(&path, None).unwrap_err(),
+            Listener::check_unix(&path).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+            assert!(error.to_string().contains("http.sock"), "{error}");
+        }
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| listener.accept().unwrap_err().raw_os_error());
+            std::thread::sleep(Duration::from_millis(20));
+            listener.shut_down();
+            assert_eq!(waiting.join().unwrap(), Some(Errno::INVAL.raw_os_error()));
+        });
+        assert!(UnixStream::connect(&path).is_err());
+        drop(listener);
+        assert!(!path.exists());
+        std::fs::remove_dir(&folder).unwrap();
     }
 }

@@ -158,6 +158,14 @@ pub fn peer_address(socket: RawFd) -> io::Result<IpAddr> {
     }
 }
 
+/// The user who opened the other end of a Unix socket.
+///
+/// # Errors
+/// If it is none.
+pub fn peer_user(socket: RawFd) -> io::Result<u32> {
+    Ok(sockopt::socket_peercred(borrow(&socket))?.uid.as_raw())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

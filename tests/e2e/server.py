@@ -203,6 +203,10 @@ class Server:
         given = " ".join(flags).lower()
         off = {name for name in STARTED if re.search(rf"--allow-{name}[= ](false|0)", given)}
         for name in STARTED.keys() - off:
+            if f"--{name}-address=unix:" in given:
+                del self.ports[name]
+                self.wait_for_line(STARTED[name].pattern.split(" at ")[0] + " at unix:", within)
+                continue
             match = self.wait_for_line(STARTED[name].pattern, within)
             if int(match[2]):
                 self.ports[name] = int(match[2])

@@ -121,6 +121,17 @@ pub const FLAGS: &[Flag] = &[
         }),
     ),
     served(
+        "unix-socket-mode",
+        Text("<octal>"),
+        "Permissions of the Unix sockets that it listens on. Default: those that the umask leaves.",
+        Other(|to, text| {
+            let mode = u32::from_str_radix(text, 8).ok();
+            let mode = mode.filter(|mode| *mode <= 0o777);
+            to.frontend.unix_socket_mode = Some(mode.ok_or("octal, 777 at most")?);
+            Ok(())
+        }),
+    ),
+    served(
         "sagemaker-address",
         Text("<address>"),
         "Address to listen on for SageMaker. Default: {}.",

@@ -21,7 +21,7 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-address",
         Text("<address>"),
-        "Address to listen on. Default: {}.",
+        "Address to listen on, or unix:<path> for a Unix socket. Default: {}.",
         Setter::Text(|to| &mut to.listeners.grpc.endpoint.address),
     ),
     served(

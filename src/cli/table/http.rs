@@ -18,7 +18,7 @@ pub const FLAGS: &[Flag] = &[
     served(
         "http-address",
         Text("<address>"),
-        "Address to listen on. Default: {}.",
+        "Address to listen on, or unix:<path> for a Unix socket. Default: {}.",
         Setter::Text(|to| &mut to.listeners.http.endpoint.address),
     ),
     served(

@@ -32,7 +32,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "metrics-address",
         Text("<address>"),
-        "Address to listen on. Default: that of HTTP.",
+        "Address to listen on, or unix:<path>. Default: that of HTTP, 127.0.0.1 if that is a Unix \
+         socket.",
         Setter::Text(|to| &mut to.listeners.metrics.endpoint.address),
     ),
     served(

@@ -67,6 +67,9 @@ fn defaults_in_words_are_those_in_force() {
         ("http-timeout-header", |of| {
             of.frontend.http_timeout_header.is_none()
         }),
+        ("unix-socket-mode", |of| {
+            of.frontend.unix_socket_mode.is_none()
+        }),
         ("connections-max", |of| {
             of.connections_max.is_none() && of.frontend.connections_max == 65_536
         }),

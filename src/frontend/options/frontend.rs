@@ -26,6 +26,8 @@ pub struct FrontendOptions {
     pub metrics_on_http: bool,
     pub sagemaker: Option<Arc<SageMakerOptions>>,
     pub vertex_ai: Option<Arc<VertexAiOptions>>,
+    /// Permissions of the Unix sockets among the listeners; none: what the umask leaves.
+    pub unix_socket_mode: Option<u32>,
     /// `--http-restricted-api`: of every listener that speaks HTTP.
     pub http_restrictions: Restrictions,
     /// `--grpc-restricted-protocol`; the headers' names as on the wire.
@@ -92,6 +94,7 @@ impl Default for FrontendOptions {
             grpc: None,
             metrics: None,
             metrics_on_http: false,
+            unix_socket_mode: None,
             sagemaker: None,
             vertex_ai: None,
             http_restrictions: Restrictions::default(),

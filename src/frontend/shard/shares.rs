@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use conch_memory::{Budget, ClientId, ConnectionUsage};
 
-/// The shares of one connection. A client is what the tenant header names, else the peer's address.
+/// The shares of one connection. A client is what the tenant header names, else the peer's address, or the
+/// user at the other end of a Unix socket.
 pub struct ConnectionShares {
     usage: Arc<ConnectionUsage>,
     own: Arc<Budget>,
@@ -23,7 +24,11 @@ impl ConnectionShares {
             Ok(IpAddr::V6(address)) => {
                 budget.client(address.octets().first_chunk::<8>().unwrap_or(&[0; 8]))
             }
-            Err(_) => budget.client(b""),
+            // All programs of one user of this machine.
+            Err(_) => match conch_net::peer_user(socket) {
+                Ok(user) => budget.client(format!("user {user}").as_bytes()),
+                Err(_) => budget.client(b""),
+            },
         };
         let usage = Arc::<ConnectionUsage>::default();
         ConnectionShares {

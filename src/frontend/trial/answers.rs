@@ -419,7 +419,14 @@ fn what_is_long_beyond_measure_is_refused_by_its_length() {
 
 #[test]
 fn metrics_have_their_own_door() {
-    let address = SHARED.0.addresses().metrics.unwrap();
+    let address = SHARED
+        .0
+        .addresses()
+        .metrics
+        .as_ref()
+        .unwrap()
+        .tcp()
+        .unwrap();
     for (request, status) in [
         ("GET /metrics", 200),
         ("HEAD /metrics", 200),

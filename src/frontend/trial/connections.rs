@@ -186,7 +186,7 @@ fn headers_of_a_call_that_never_end_end_the_connection() {
         (b"", false),
     ];
     for (frames, ends) in table {
-        let mut stream = connect(SHARED.0.addresses().grpc.unwrap());
+        let mut stream = connect(SHARED.0.addresses().grpc.as_ref().unwrap().tcp().unwrap());
         stream.write_all(&[PREFACE, frames].concat()).unwrap();
         let patience = if ends { 10_000 } else { 1000 };
         stream
@@ -225,7 +225,7 @@ fn who_is_refused_in_the_middle_of_a_body_may_finish_and_reads_why() {
     let budget = server.budget();
     let mut held = Charge::empty(budget);
     held.cover(budget.limit_bytes() - (512 << 10)).unwrap();
-    let mut stream = connect(frontend.addresses().http.unwrap());
+    let mut stream = connect(frontend.addresses().http.as_ref().unwrap().tcp().unwrap());
     let head = format!(
         "POST {ECHO} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
         8 << 20
@@ -308,7 +308,7 @@ fn a_client_that_ends_its_side_is_answered() {
 #[test]
 fn draining_finishes_what_was_begun() {
     let (mut frontend, server) = start();
-    let address = frontend.addresses().http.unwrap();
+    let address = frontend.addresses().http.as_ref().unwrap().tcp().unwrap();
     let mut idle = connect(address);
     let mut busy = connect(address);
     busy.write_all(&post("/v2/models/leisurely/infer", None, ECHO_BODY))

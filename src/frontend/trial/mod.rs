@@ -107,7 +107,7 @@ fn start() -> (Frontend, Arc<Server>) {
 static SHARED: LazyLock<(Frontend, Arc<Server>)> = LazyLock::new(start);
 
 fn http() -> SocketAddr {
-    SHARED.0.addresses().http.unwrap()
+    SHARED.0.addresses().http.as_ref().unwrap().tcp().unwrap()
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
