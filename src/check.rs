@@ -66,7 +66,7 @@ pub fn run(command: CheckCommand) -> ExitCode {
     print(&mut output, &text);
     drop(output);
     if let Err(error) = &ended {
-        log::print(log::StandardStream::Stderr, &format!("error: {error}"));
+        log::print(log::LogLevel::Error, &format!("error: {error}"));
     }
     log::flush(log::EXIT_FLUSH);
     match (ended, report.is_good()) {

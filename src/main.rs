@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         let is_seen =
             *is_logged && log::is_shown(log::LogLevel::Error) && log::settings().file.is_empty();
         if !is_seen {
-            log::print(log::StandardStream::Stderr, message);
+            log::print(log::LogLevel::Error, message);
         }
     }
     log::flush(log::EXIT_FLUSH);
@@ -183,8 +183,11 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
 
 /// Says what the command line left to say, and where log lines go from here on.
 fn start_reporting(arguments: &Arguments) -> Result<(), String> {
+    // Before the log is set up, which may send lines to a file: what is on the console is to have
+    // the form of the log, too.
+    log::set_format(arguments.log.format);
     for warning in &arguments.console_warnings {
-        eprintln!("{warning}");
+        log::print(log::LogLevel::Warning, warning);
     }
     log::tell_panics();
     signal::drain_before_crash(log::pending).map_err(handlers_failure)?;

@@ -146,8 +146,8 @@ impl Listeners {
             .find(|invalid| self.of(invalid.kind).is_enabled)
     }
 
-    /// Gives the metrics the address of HTTP, or the loopback if that is a Unix socket, if they have
-    /// none. Returns a warning if they can therefore not be served.
+    /// Gives metrics that have no address that of HTTP, or the loopback where that is a Unix
+    /// socket. Returns a warning if they can therefore not be served.
     pub fn resolve_metrics(&mut self) -> Option<String> {
         if !self.metrics.endpoint.address.is_empty() {
             return None;

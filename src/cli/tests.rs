@@ -199,7 +199,7 @@ fn refuses_with_a_reason() {
         ("--allow-http=2", "invalid value for bool option: 2"),
         (
             "--log-format=iso8601",
-            "invalid argument for --log-format. It takes one of: default, ISO8601",
+            "invalid argument for --log-format. It takes one of: default, ISO8601, json",
         ),
         (
             "--model-control-mode=manual",

@@ -1,11 +1,12 @@
-//! The text of a line, in Triton's two formats. Pure: the caller gives the time and the process id.
+//! The text of a line: in Triton's two formats, or as a JSON object. Pure: the caller gives the
+//! time and the process id.
 
 use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::level::LogLevel;
 
-/// How a line begins.
+/// The form of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LogFormat {
@@ -14,39 +15,154 @@ pub enum LogFormat {
     Default = 0,
     /// `2026-01-02T03:04:05Z I pid file:line] "message"`.
     Iso8601 = 1,
+    /// `{"time":"2026-01-02T03:04:05.000006Z","level":"INFO",...}`: one object per line, whatever
+    /// the line tells.
+    Json = 2,
 }
 
 impl LogFormat {
+    pub const ALL: [LogFormat; 3] = [LogFormat::Default, LogFormat::Iso8601, LogFormat::Json];
+
     pub const fn name(self) -> &'static str {
         match self {
             LogFormat::Default => "default",
             LogFormat::Iso8601 => "ISO8601",
+            LogFormat::Json => "json",
         }
     }
 
     /// The format with this exact name.
     pub fn from_name(name: &str) -> Option<LogFormat> {
-        [LogFormat::Default, LogFormat::Iso8601]
+        LogFormat::ALL
             .into_iter()
             .find(|format| format.name() == name)
     }
 }
 
-pub(crate) fn push_preamble(
-    text: &mut String,
+/// What a line is about, where that is known: members of their own in JSON. The text formats have
+/// only the message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogSubject<'a> {
+    /// Empty: none.
+    pub request_id: &'a str,
+    /// Empty: none.
+    pub model: &'a str,
+}
+
+/// Where and when a line was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LineHead<'a> {
+    pub(crate) level: LogLevel,
+    pub(crate) now: SystemTime,
+    pub(crate) process_id: u32,
+    /// Shown without its folders.
+    pub(crate) path: &'a str,
+    pub(crate) line: u32,
+}
+
+/// How the message of a line stands in a text format. JSON has one form for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageForm {
+    /// Quoted and escaped.
+    Escaped,
+    /// As it is.
+    Plain,
+    /// A table: as it is, below the head.
+    Below,
+}
+
+/// A line with its line break.
+pub(crate) fn format_line(
     format: LogFormat,
-    level: LogLevel,
-    now: SystemTime,
-    process_id: u32,
-    path: &str,
-    line: u32,
-) {
+    head: LineHead<'_>,
+    subject: LogSubject<'_>,
+    form: MessageForm,
+    message: fmt::Arguments<'_>,
+) -> String {
+    let mut text = String::with_capacity(256);
+    match format {
+        LogFormat::Json => {
+            push_json_head(&mut text, head, subject);
+            push_text(&mut text, message, true, MESSAGE_BYTES_MAX);
+            text.push('}');
+        }
+        LogFormat::Default | LogFormat::Iso8601 => {
+            push_preamble(&mut text, format, head);
+            if form == MessageForm::Below {
+                text.push('\n');
+            }
+            let escapes = form == MessageForm::Escaped;
+            push_text(&mut text, message, escapes, MESSAGE_BYTES_MAX);
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// An object up to its message.
+fn push_json_head(text: &mut String, head: LineHead<'_>, subject: LogSubject<'_>) {
+    let level = match head.level {
+        LogLevel::Info => "INFO",
+        LogLevel::Warning => "WARNING",
+        LogLevel::Error => "ERROR",
+        LogLevel::Verbose(_) => "VERBOSE",
+    };
+    let UtcTime {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+        micros,
+    } = UtcTime::of(head.now);
+    let (process_id, line) = (head.process_id, head.line);
+    let written = write!(
+        text,
+        "{{\"time\":\"{year:04}-{month:02}-{day:02}T\
+         {hour:02}:{minute:02}:{second:02}.{micros:06}Z\",\
+         \"level\":\"{level}\",\"pid\":{process_id},\"file\":"
+    );
+    written.expect("writing to a String cannot fail");
+    push_member(text, file_name(head.path));
+    write!(text, ",\"line\":{line}").expect("writing to a String cannot fail");
+    for (name, value) in [
+        (",\"request_id\":", subject.request_id),
+        (",\"model\":", subject.model),
+    ] {
+        if !value.is_empty() {
+            text.push_str(name);
+            push_member(text, value);
+        }
+    }
+    text.push_str(",\"message\":");
+}
+
+fn push_member(text: &mut String, value: &str) {
+    push_text(text, format_args!("{value}"), true, MEMBER_BYTES_MAX);
+}
+
+/// The longest member beside the message. Clients choose the ids of requests.
+const MEMBER_BYTES_MAX: usize = 1 << 10;
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn push_preamble(text: &mut String, format: LogFormat, head: LineHead<'_>) {
+    let LineHead {
+        level,
+        now,
+        process_id,
+        path,
+        line,
+    } = head;
     let mark = match level {
         LogLevel::Info | LogLevel::Verbose(_) => 'I',
         LogLevel::Warning => 'W',
         LogLevel::Error => 'E',
     };
-    let file = path.rsplit('/').next().unwrap_or(path);
+    let file = file_name(path);
     let UtcTime {
         year,
         month,
@@ -57,14 +173,14 @@ pub(crate) fn push_preamble(
         micros,
     } = UtcTime::of(now);
     let written = match format {
-        LogFormat::Default => write!(
-            text,
-            "{mark}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} {process_id} \
-             {file}:{line}] "
-        ),
         LogFormat::Iso8601 => write!(
             text,
             "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z {mark} {process_id} \
+             {file}:{line}] "
+        ),
+        _ => write!(
+            text,
+            "{mark}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} {process_id} \
              {file}:{line}] "
         ),
     };
@@ -72,16 +188,16 @@ pub(crate) fn push_preamble(
 }
 
 /// The longest message that is written whole. Clients size what some of them repeat.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// As a JSON string, so that whatever a client put into a name stays on one line; other control
-/// characters than JSON's too. A message that is longer than [`MESSAGE_BYTES_MAX`], or for which
-/// there is no memory, is cut.
-pub(crate) fn push_message(text: &mut String, message: fmt::Arguments<'_>, escapes: bool) {
+/// characters than JSON's too. A message that is longer than `bytes_max`, or for which there is no
+/// memory, is cut.
+fn push_text(text: &mut String, message: fmt::Arguments<'_>, escapes: bool, bytes_max: usize) {
     let quote = if escapes { "\"" } else { "" };
     text.push_str(quote);
     let mut body = LineBody {
-        bytes_max: text.len() + MESSAGE_BYTES_MAX,
+        bytes_max: text.len() + bytes_max,
         text: &mut *text,
         escapes,
     };
@@ -124,25 +240,28 @@ impl LineBody<'_> {
     }
 }
 
-/// What ends a line: `..."` and the line break.
+/// What ends a line: `..."}` and the line break.
 const TAIL_BYTES_MAX: usize = 8;
 
 impl fmt::Write for LineBody<'_> {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
-        // DEL and the C1 controls (0x9b starts a terminal sequence) are as harmful as ESC.
+        // DEL and the C1 controls (0x9b starts a terminal sequence) are as harmful as ESC. Some
+        // readers end a line at Unicode's separators.
         let escapes = self.escapes;
         let is_special = |character: char| {
-            escapes && (matches!(character, '"' | '\\') || character.is_control())
+            escapes
+                && (matches!(character, '"' | '\\' | '\u{2028}' | '\u{2029}')
+                    || character.is_control())
         };
         let mut rest = piece;
         while !rest.is_empty() {
-            let plain = rest.find(is_special).unwrap_or(rest.len());
-            // In parts, so that a long piece is written as far as it fits.
-            let end = rest.floor_char_boundary(plain.min(PART_BYTES_MAX));
-            let (part, tail) = rest.split_at(end);
+            // In parts, so that a long piece is written as far as it fits, and looked at once.
+            let (window, _) = rest.split_at(rest.floor_char_boundary(PART_BYTES_MAX));
+            let plain = window.find(is_special).unwrap_or(window.len());
+            let (part, tail) = rest.split_at(plain);
             self.push(part)?;
             rest = tail;
-            if end == plain
+            if plain < window.len()
                 && let Some(special) = rest.chars().next()
             {
                 self.push_escaped(special)?;
@@ -154,7 +273,7 @@ impl fmt::Write for LineBody<'_> {
 }
 
 /// How much of a piece is written at a time.
-const PART_BYTES_MAX: usize = 4096;
+const PART_BYTES_MAX: usize = 256;
 
 /// A moment in UTC, by the proleptic Gregorian calendar.
 struct UtcTime {
@@ -203,17 +322,33 @@ mod tests {
     use super::*;
 
     fn line(format: LogFormat, level: LogLevel, since_epoch: Duration, message: &str) -> String {
-        let mut text = String::new();
-        push_preamble(
-            &mut text,
-            format,
+        let head = head(level, since_epoch, "src/engine/lifecycle.rs");
+        let message = format_args!("{message}");
+        let subject = LogSubject::default();
+        let mut text = format_line(format, head, subject, MessageForm::Escaped, message);
+        assert_eq!(text.pop(), Some('\n'));
+        text
+    }
+
+    fn head(level: LogLevel, since_epoch: Duration, path: &str) -> LineHead<'_> {
+        LineHead {
             level,
-            UNIX_EPOCH + since_epoch,
-            42,
-            "src/engine/lifecycle.rs",
-            7,
+            now: UNIX_EPOCH + since_epoch,
+            process_id: 42,
+            path,
+            line: 7,
+        }
+    }
+
+    /// A message alone.
+    fn message(message: &str, escapes: bool) -> String {
+        let mut text = String::new();
+        push_text(
+            &mut text,
+            format_args!("{message}"),
+            escapes,
+            MESSAGE_BYTES_MAX,
         );
-        push_message(&mut text, format_args!("{message}"), true);
         text
     }
 
@@ -286,6 +421,96 @@ mod tests {
     }
 
     #[test]
+    fn json_lines_are_objects() {
+        let subject = |request_id, model| LogSubject { request_id, model };
+        let table = [
+            (
+                (LogLevel::Info, "INFO"),
+                Duration::new(1_709_251_200, 6_000),
+                subject("", ""),
+                "m",
+                "2024-03-01T00:00:00.000006Z",
+                r#""message":"m""#,
+            ),
+            (
+                (LogLevel::Warning, "WARNING"),
+                Duration::new(0, 999_999_999),
+                subject("\"},\n{", ""),
+                "+---+\n|\u{2028}|\n+---+",
+                "1970-01-01T00:00:00.999999Z",
+                r#""request_id":"\"},\n{","message":"+---+\n|\u2028|\n+---+""#,
+            ),
+            (
+                (LogLevel::Error, "ERROR"),
+                Duration::ZERO,
+                subject("1", "größe\\"),
+                "\0",
+                "1970-01-01T00:00:00.000000Z",
+                r#""request_id":"1","model":"größe\\","message":"\u0000""#,
+            ),
+            (
+                (LogLevel::Verbose(2), "VERBOSE"),
+                Duration::ZERO,
+                subject("", "m"),
+                "",
+                "1970-01-01T00:00:00.000000Z",
+                r#""model":"m","message":"""#,
+            ),
+        ];
+        for ((level, name), since_epoch, subject, message, time, rest) in table {
+            let expected = format!(
+                "{{\"time\":\"{time}\",\"level\":\"{name}\",\"pid\":42,\"file\":\"a.rs\",\
+                 \"line\":7,{rest}}}"
+            );
+            // The forms are those of other formats.
+            for form in [MessageForm::Escaped, MessageForm::Plain, MessageForm::Below] {
+                let head = head(level, since_epoch, "src/a.rs");
+                let message = format_args!("{message}");
+                let text = format_line(LogFormat::Json, head, subject, form, message);
+                assert_eq!(text, format!("{expected}\n"));
+            }
+        }
+    }
+
+    #[test]
+    fn long_members_of_json_are_cut() {
+        let long = "\n".repeat(MESSAGE_BYTES_MAX);
+        let subject = LogSubject {
+            request_id: &long,
+            model: "m",
+        };
+        let head = head(LogLevel::Info, Duration::ZERO, "a.rs");
+        let form = MessageForm::Escaped;
+        let text = format_line(LogFormat::Json, head, subject, form, format_args!("{long}"));
+        assert!(text.len() < MESSAGE_BYTES_MAX + 2 * MEMBER_BYTES_MAX);
+        for length in [MEMBER_BYTES_MAX, MEMBER_BYTES_MAX + 1, 5000] {
+            let mut text = String::new();
+            push_member(&mut text, &"x".repeat(length));
+            let end = if length == MEMBER_BYTES_MAX {
+                ""
+            } else {
+                "..."
+            };
+            assert!(text.ends_with(&format!("x{end}\"")), "{length}: {text}");
+            assert!(text.len() > MEMBER_BYTES_MAX - PART_BYTES_MAX, "{length}");
+        }
+        assert_eq!(text.lines().count(), 1);
+        // No escape is torn apart.
+        assert!(text.contains(r#"\n...","model":"m","message":"\n"#));
+        assert!(text.ends_with("\\n...\"}\n"));
+    }
+
+    #[test]
+    fn formats_have_names() {
+        for format in LogFormat::ALL {
+            assert_eq!(LogFormat::from_name(format.name()), Some(format));
+        }
+        for name in ["", "JSON", "iso8601", "json "] {
+            assert_eq!(LogFormat::from_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
     fn hostile_messages_stay_on_one_line() {
         let table = [
             ("plain", r#""plain""#),
@@ -296,28 +521,25 @@ mod tests {
             ),
             ("\"\\\t", r#""\"\\\t""#),
             ("größe 模型", "\"größe 模型\""),
+            ("\u{85}\u{2028}\u{2029}", r#""\u0085\u2028\u2029""#),
         ];
-        for (message, expected) in table {
-            let mut text = String::new();
-            push_message(&mut text, format_args!("{message}"), true);
+        for (given, expected) in table {
+            let text = message(given, true);
             assert_eq!(text, expected);
             assert_eq!(text.lines().count(), 1);
         }
-        let mut text = String::new();
-        push_message(&mut text, format_args!("as \"it\" is"), false);
-        assert_eq!(text, "as \"it\" is");
+        assert_eq!(message("as \"it\" is", false), "as \"it\" is");
     }
 
     #[test]
     fn long_messages_are_cut() {
-        for (message, bytes) in [
+        for (given, bytes) in [
             ("x".repeat(MESSAGE_BYTES_MAX), MESSAGE_BYTES_MAX + 2),
             ("x".repeat(MESSAGE_BYTES_MAX + 1), MESSAGE_BYTES_MAX + 5),
             ("é".repeat(MESSAGE_BYTES_MAX), MESSAGE_BYTES_MAX + 5),
             ("\n".repeat(MESSAGE_BYTES_MAX), MESSAGE_BYTES_MAX + 5),
         ] {
-            let mut text = String::new();
-            push_message(&mut text, format_args!("{message}"), true);
+            let text = message(&given, true);
             // A part is written whole or not at all.
             assert!(text.len() <= bytes && text.len() + PART_BYTES_MAX > bytes);
             assert_eq!(text.ends_with("...\""), bytes == MESSAGE_BYTES_MAX + 5);

@@ -1,4 +1,4 @@
-//! The process-wide log, in Triton's two line formats.
+//! The process-wide log, in Triton's two line formats or as JSON.
 //!
 //! One per process because the C API's `TRITONSERVER_LogMessage` has no handle. Callers never wait
 //! for whoever reads the log: a line goes into a bounded queue, which a thread of the log's own
@@ -17,15 +17,14 @@ mod settings;
 mod sink;
 mod switches;
 
-pub use format::LogFormat;
+pub use format::{LogFormat, LogSubject};
 pub use level::LogLevel;
 pub use limiter::LogLimiter;
-pub use lines::{EXIT_FLUSH, dropped, flush, pending, print, write, write_table};
+pub use lines::{EXIT_FLUSH, dropped, flush, pending, print, write, write_about, write_table};
 pub use panics::tell_panics;
 pub use settings::{
     FileError, LogSettings, configure, reopen_file, set_file, set_verbose_level, settings,
 };
-pub use sink::StandardStream;
 pub use switches::{is_shown, set_format, show_error, show_info, show_warning};
 
 /// Logs an information.

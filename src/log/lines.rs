@@ -1,10 +1,11 @@
 //! Lines of the log, on their way to its writer.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use crate::format::{push_message, push_preamble};
+use crate::format::{LineHead, LogFormat, LogSubject, MessageForm, format_line};
 use crate::level::LogLevel;
 use crate::sink::{LogSink, StandardStream};
 use crate::switches::{format, is_shown};
@@ -15,22 +16,36 @@ static SINK: OnceLock<LogSink> = OnceLock::new();
 /// Writes one line; escapes and quotes the message unless TRITON_SERVER_ESCAPE_LOG_MESSAGES is 0.
 /// `path` is cut to the file's name.
 pub fn write(level: LogLevel, path: &str, line: u32, message: fmt::Arguments<'_>) {
+    write_about(level, path, line, LogSubject::default(), message);
+}
+
+/// [`write`] of a line about a request or a model.
+pub fn write_about(
+    level: LogLevel,
+    path: &str,
+    line: u32,
+    subject: LogSubject<'_>,
+    message: fmt::Arguments<'_>,
+) {
     if is_shown(level) {
-        let mut text = preamble(level, path, line);
-        push_message(&mut text, message, escapes());
-        text.push('\n');
-        sink().push(level, text);
+        let form = match escapes() {
+            true => MessageForm::Escaped,
+            false => MessageForm::Plain,
+        };
+        let head = head(level, path, line);
+        sink().push(level, format_line(format(), head, subject, form, message));
     }
 }
 
-/// Writes a table as it is, below the usual beginning of a line.
+/// Writes a table as it is, below the usual beginning of a line; in JSON it is the message of one
+/// line.
 pub fn write_table(path: &str, line: u32, table: &str) {
-    if is_shown(LogLevel::Info) {
-        let mut text = preamble(LogLevel::Info, path, line);
-        text.push('\n');
-        text.push_str(table);
-        text.push('\n');
-        sink().push(LogLevel::Info, text);
+    let level = LogLevel::Info;
+    if is_shown(level) {
+        let (head, subject) = (head(level, path, line), LogSubject::default());
+        let form = MessageForm::Below;
+        let text = format_line(format(), head, subject, form, format_args!("{table}"));
+        sink().push(level, text);
     }
 }
 
@@ -55,9 +70,19 @@ pub fn dropped() -> u64 {
 }
 
 /// Prints `text` and a line break on the console as they are, behind the lines that are queued,
-/// wherever the log goes.
-pub fn print(stream: StandardStream, text: &str) {
-    sink().print(stream, format!("{text}\n"));
+/// wherever the log goes. Where lines are JSON, so is this one.
+#[track_caller]
+pub fn print(level: LogLevel, text: &str) {
+    let line = match format() {
+        LogFormat::Json => {
+            let place = Location::caller();
+            let head = head(level, place.file(), place.line());
+            let (subject, form) = (LogSubject::default(), MessageForm::Escaped);
+            format_line(LogFormat::Json, head, subject, form, format_args!("{text}"))
+        }
+        LogFormat::Default | LogFormat::Iso8601 => format!("{text}\n"),
+    };
+    sink().print(StandardStream::of(level), line);
 }
 
 pub(crate) fn sink() -> &'static LogSink {
@@ -70,16 +95,12 @@ fn escapes() -> bool {
     })
 }
 
-fn preamble(level: LogLevel, path: &str, line: u32) -> String {
-    let mut text = String::with_capacity(256);
-    push_preamble(
-        &mut text,
-        format(),
+fn head(level: LogLevel, path: &str, line: u32) -> LineHead<'_> {
+    LineHead {
         level,
-        SystemTime::now(),
-        std::process::id(),
+        now: SystemTime::now(),
+        process_id: std::process::id(),
         path,
         line,
-    );
-    text
+    }
 }

@@ -19,12 +19,12 @@ use arc_swap::ArcSwapOption;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::format::push_preamble;
+use crate::format::{LineHead, LogSubject, MessageForm, format_line};
 use crate::level::LogLevel;
 
 /// Where a line goes on the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StandardStream {
+pub(crate) enum StandardStream {
     Stdout,
     Stderr,
 }
@@ -346,20 +346,22 @@ impl LogWriter {
 }
 
 fn notice(count: u64) -> String {
-    let mut text = String::with_capacity(128);
-    push_preamble(
-        &mut text,
+    let head = LineHead {
+        level: LogLevel::Warning,
+        now: SystemTime::now(),
+        process_id: std::process::id(),
+        path: file!(),
+        line: line!(),
+    };
+    format_line(
         crate::switches::format(),
-        LogLevel::Warning,
-        SystemTime::now(),
-        std::process::id(),
-        file!(),
-        line!(),
-    );
-    text.push_str(&format!(
-        "\"{count} log lines were dropped: they could not be written as fast as they came\"\n"
-    ));
-    text
+        head,
+        LogSubject::default(),
+        MessageForm::Escaped,
+        format_args!(
+            "{count} log lines were dropped: they could not be written as fast as they came"
+        ),
+    )
 }
 
 fn write_to(line: &LogLine, bytes: &[u8]) -> io::Result<()> {

@@ -41,11 +41,10 @@ pub fn set_format(format: LogFormat) {
 }
 
 pub(crate) fn format() -> LogFormat {
-    if FORMAT.load(Ordering::Relaxed) == LogFormat::Iso8601 as u8 {
-        LogFormat::Iso8601
-    } else {
-        LogFormat::Default
-    }
+    let value = FORMAT.load(Ordering::Relaxed);
+    let mut all = LogFormat::ALL.into_iter();
+    all.find(|format| *format as u8 == value)
+        .unwrap_or_default()
 }
 
 /// Whether a message of this level would be shown.

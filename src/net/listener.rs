@@ -269,7 +269,14 @@ mod tests {
             assert!(error.to_string().contains("http.sock"), "{error}");
         }
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| listener.accept().unwrap_err().raw_os_error());
+            // Those who looked whether it is served come first.
+            let waiting = scope.spawn(|| {
+                loop {
+                    if let Err(error) = listener.accept() {
+                        return error.raw_os_error();
+                    }
+                }
+            });
             std::thread::sleep(Duration::from_millis(20));
             listener.shut_down();
             assert_eq!(waiting.join().unwrap(), Some(Errno::INVAL.raw_os_error()));

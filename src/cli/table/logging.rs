@@ -41,21 +41,15 @@ pub const FLAGS: &[Flag] = &[
     ),
     served(
         "log-format",
-        Text("default|ISO8601"),
-        "Form of a log line's head. Default: {}.",
+        Text("default|ISO8601|json"),
+        "Form of log lines; json: one object per line. Default: {}.",
         Shown {
             set: |to, text| {
-                to.log.format = match text {
-                    "default" => LogFormat::Default,
-                    "ISO8601" => LogFormat::Iso8601,
-                    _ => return Err(String::from("invalid argument for --log-format")),
-                };
+                let format = LogFormat::from_name(text);
+                to.log.format = format.ok_or("invalid argument for --log-format")?;
                 Ok(())
             },
-            show: |of| match of.log.format {
-                LogFormat::Default => String::from("default"),
-                LogFormat::Iso8601 => String::from("ISO8601"),
-            },
+            show: |of| of.log.format.name().to_owned(),
         },
     ),
     served(

@@ -6,12 +6,21 @@
 
 use conch_engine::Error;
 use conch_engine::request::messages::RequestIdPrefix;
-use conch_log::{self as log, LogFormat, LogSettings};
+use conch_log::{self as log, LogFormat, LogLevel, LogSettings, LogSubject};
 
 /// Says that an inference was refused, if the log shows as much. The id is empty where it is not
 /// known, or not known yet.
 pub(crate) fn note_refusal(id: &str, message: &str) {
-    log::verbose!(1, "{}Infer failed: {message}", RequestIdPrefix(id));
+    log::write_about(
+        LogLevel::Verbose(1),
+        file!(),
+        line!(),
+        LogSubject {
+            request_id: id,
+            model: "",
+        },
+        format_args!("{}Infer failed: {message}", RequestIdPrefix(id)),
+    );
 }
 
 /// What a request sets; the rest stays.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use conch_memory::{Budget, ClientId, ConnectionUsage};
 
-/// The shares of one connection. A client is what the tenant header names, else the peer's address, or the
-/// user at the other end of a Unix socket.
+/// The shares of one connection. A client is what the tenant header names, else the peer's address,
+/// or the user at the other end of a Unix socket.
 pub struct ConnectionShares {
     usage: Arc<ConnectionUsage>,
     own: Arc<Budget>,
