@@ -5,7 +5,7 @@ import subprocess
 import unittest
 
 import server as servers
-from case import ServerCase, needs_library, needs_peer
+from case import IS_TRITON, ServerCase, needs_library, needs_peer
 from repository import identity
 from test_ensembles import chain, ensemble
 
@@ -42,6 +42,9 @@ class PerfEnsemble(ServerCase):
         steps = {name: figures(text) for name, text in re.findall(r"\n  ([a-c]), version: 1\n(.*?)(?=\n\n)", rest, re.DOTALL)}
         self.assertEqual(sorted(steps), ["a", "b", "c"], done.stdout)
         for name, one in {"pipeline": whole, **steps}.items():
+            # Upstream's steps count time in their queues that its ensemble does not: it has 0 of overhead where they are more than the whole.
+            if IS_TRITON and name == "pipeline" and one["overhead"] == 0:
+                continue
             # Each is an average that was rounded down.
             self.assertAlmostEqual(one["whole"], one["overhead"] + one["queue"] + one["compute"], delta=0.05 * one["whole"] + 6, msg=(name, one))
             self.assertAlmostEqual(one["count"], whole["count"], delta=2 * concurrency, msg=name)
