@@ -153,8 +153,7 @@ impl Listeners {
             return None;
         }
         if self.http.endpoint.unix_path().is_some() {
-            // A collector comes over the network; who listens on files listens on no other network
-            // than this machine's.
+            // Collectors scrape over TCP. No outside interface is opened that HTTP does not use.
             self.metrics.endpoint.address = String::from(LOOPBACK_ADDRESS);
             return None;
         }
@@ -206,15 +205,14 @@ impl Listeners {
         for (index, earlier) in ListenerKind::ALL.into_iter().enumerate() {
             for later in ListenerKind::ALL.into_iter().skip(index + 1) {
                 let (one, other) = (self.of(earlier), self.of(later));
-                if !one.is_enabled || !other.is_enabled {
-                    continue;
-                }
-                if let Some(address) = one.endpoint.clash(&other.endpoint) {
+                let both_listen = one.is_enabled && other.is_enabled;
+                if both_listen && one.endpoint.conflicts_with(&other.endpoint) {
                     return Err(format!(
                         "The server cannot listen to {} requests and {} requests at the same \
-                         address and port {address}",
+                         address and port {}",
                         earlier.name(),
-                        later.name()
+                        later.name(),
+                        other.endpoint
                     ));
                 }
             }

@@ -39,10 +39,10 @@ impl LogFormat {
     }
 }
 
-/// What a line is about, where that is known: members of their own in JSON. The text formats have
-/// only the message.
+/// What a line is about, where that is known: members of the object in JSON. The text formats
+/// leave them out.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LogSubject<'a> {
+pub struct LogFields<'a> {
     /// Empty: none.
     pub request_id: &'a str,
     /// Empty: none.
@@ -51,7 +51,7 @@ pub struct LogSubject<'a> {
 
 /// Where and when a line was made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LineHead<'a> {
+pub(crate) struct LogMetadata<'a> {
     pub(crate) level: LogLevel,
     pub(crate) now: SystemTime,
     pub(crate) process_id: u32,
@@ -60,39 +60,49 @@ pub(crate) struct LineHead<'a> {
     pub(crate) line: u32,
 }
 
-/// How the message of a line stands in a text format. JSON has one form for all.
+/// How a text format shows the message of a line. JSON shows all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MessageForm {
-    /// Quoted and escaped.
-    Escaped,
+pub(crate) enum MessageStyle {
+    /// In quotes and escaped.
+    Quoted,
     /// As it is.
-    Plain,
-    /// A table: as it is, below the head.
-    Below,
+    Raw,
+    /// As it is, below the head.
+    Table,
+}
+
+impl MessageStyle {
+    /// What is longer is cut. The table of the models of a large repository is shown whole.
+    const fn bytes_max(self) -> usize {
+        match self {
+            MessageStyle::Quoted | MessageStyle::Raw => MESSAGE_BYTES_MAX,
+            MessageStyle::Table => TABLE_BYTES_MAX,
+        }
+    }
 }
 
 /// A line with its line break.
 pub(crate) fn format_line(
     format: LogFormat,
-    head: LineHead<'_>,
-    subject: LogSubject<'_>,
-    form: MessageForm,
+    metadata: LogMetadata<'_>,
+    fields: LogFields<'_>,
+    style: MessageStyle,
     message: fmt::Arguments<'_>,
 ) -> String {
     let mut text = String::with_capacity(256);
     match format {
         LogFormat::Json => {
-            push_json_head(&mut text, head, subject);
-            push_text(&mut text, message, true, MESSAGE_BYTES_MAX);
+            push_json_head(&mut text, metadata, fields);
+            push_text(&mut text, message, true, style.bytes_max());
             text.push('}');
         }
         LogFormat::Default | LogFormat::Iso8601 => {
-            push_preamble(&mut text, format, head);
-            if form == MessageForm::Below {
+            push_preamble(&mut text, format, metadata);
+            if style == MessageStyle::Table {
                 text.push('\n');
             }
-            let escapes = form == MessageForm::Escaped;
-            push_text(&mut text, message, escapes, MESSAGE_BYTES_MAX);
+            let escapes = style == MessageStyle::Quoted;
+            push_text(&mut text, message, escapes, style.bytes_max());
         }
     }
     text.push('\n');
@@ -100,8 +110,8 @@ pub(crate) fn format_line(
 }
 
 /// An object up to its message.
-fn push_json_head(text: &mut String, head: LineHead<'_>, subject: LogSubject<'_>) {
-    let level = match head.level {
+fn push_json_head(text: &mut String, metadata: LogMetadata<'_>, fields: LogFields<'_>) {
+    let level = match metadata.level {
         LogLevel::Info => "INFO",
         LogLevel::Warning => "WARNING",
         LogLevel::Error => "ERROR",
@@ -115,8 +125,8 @@ fn push_json_head(text: &mut String, head: LineHead<'_>, subject: LogSubject<'_>
         minute,
         second,
         micros,
-    } = UtcTime::of(head.now);
-    let (process_id, line) = (head.process_id, head.line);
+    } = UtcTime::of(metadata.now);
+    let (process_id, line) = (metadata.process_id, metadata.line);
     let written = write!(
         text,
         "{{\"time\":\"{year:04}-{month:02}-{day:02}T\
@@ -124,11 +134,11 @@ fn push_json_head(text: &mut String, head: LineHead<'_>, subject: LogSubject<'_>
          \"level\":\"{level}\",\"pid\":{process_id},\"file\":"
     );
     written.expect("writing to a String cannot fail");
-    push_member(text, file_name(head.path));
+    push_member(text, file_name(metadata.path));
     write!(text, ",\"line\":{line}").expect("writing to a String cannot fail");
     for (name, value) in [
-        (",\"request_id\":", subject.request_id),
-        (",\"model\":", subject.model),
+        (",\"request_id\":", fields.request_id),
+        (",\"model\":", fields.model),
     ] {
         if !value.is_empty() {
             text.push_str(name);
@@ -149,14 +159,14 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn push_preamble(text: &mut String, format: LogFormat, head: LineHead<'_>) {
-    let LineHead {
+fn push_preamble(text: &mut String, format: LogFormat, metadata: LogMetadata<'_>) {
+    let LogMetadata {
         level,
         now,
         process_id,
         path,
         line,
-    } = head;
+    } = metadata;
     let mark = match level {
         LogLevel::Info | LogLevel::Verbose(_) => 'I',
         LogLevel::Warning => 'W',
@@ -178,7 +188,7 @@ fn push_preamble(text: &mut String, format: LogFormat, head: LineHead<'_>) {
             "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z {mark} {process_id} \
              {file}:{line}] "
         ),
-        _ => write!(
+        LogFormat::Default | LogFormat::Json => write!(
             text,
             "{mark}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} {process_id} \
              {file}:{line}] "
@@ -189,6 +199,8 @@ fn push_preamble(text: &mut String, format: LogFormat, head: LineHead<'_>) {
 
 /// The longest message that is written whole. Clients size what some of them repeat.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// The same of a table. Half of what may wait for the writer.
+const TABLE_BYTES_MAX: usize = 4 << 20;
 
 /// As a JSON string, so that whatever a client put into a name stays on one line; other control
 /// characters than JSON's too. A message that is longer than `bytes_max`, or for which there is no
@@ -322,16 +334,16 @@ mod tests {
     use super::*;
 
     fn line(format: LogFormat, level: LogLevel, since_epoch: Duration, message: &str) -> String {
-        let head = head(level, since_epoch, "src/engine/lifecycle.rs");
+        let metadata = metadata(level, since_epoch, "src/engine/lifecycle.rs");
         let message = format_args!("{message}");
-        let subject = LogSubject::default();
-        let mut text = format_line(format, head, subject, MessageForm::Escaped, message);
+        let fields = LogFields::default();
+        let mut text = format_line(format, metadata, fields, MessageStyle::Quoted, message);
         assert_eq!(text.pop(), Some('\n'));
         text
     }
 
-    fn head(level: LogLevel, since_epoch: Duration, path: &str) -> LineHead<'_> {
-        LineHead {
+    fn metadata(level: LogLevel, since_epoch: Duration, path: &str) -> LogMetadata<'_> {
+        LogMetadata {
             level,
             now: UNIX_EPOCH + since_epoch,
             process_id: 42,
@@ -422,12 +434,12 @@ mod tests {
 
     #[test]
     fn json_lines_are_objects() {
-        let subject = |request_id, model| LogSubject { request_id, model };
+        let fields = |request_id, model| LogFields { request_id, model };
         let table = [
             (
                 (LogLevel::Info, "INFO"),
                 Duration::new(1_709_251_200, 6_000),
-                subject("", ""),
+                fields("", ""),
                 "m",
                 "2024-03-01T00:00:00.000006Z",
                 r#""message":"m""#,
@@ -435,7 +447,7 @@ mod tests {
             (
                 (LogLevel::Warning, "WARNING"),
                 Duration::new(0, 999_999_999),
-                subject("\"},\n{", ""),
+                fields("\"},\n{", ""),
                 "+---+\n|\u{2028}|\n+---+",
                 "1970-01-01T00:00:00.999999Z",
                 r#""request_id":"\"},\n{","message":"+---+\n|\u2028|\n+---+""#,
@@ -443,7 +455,7 @@ mod tests {
             (
                 (LogLevel::Error, "ERROR"),
                 Duration::ZERO,
-                subject("1", "größe\\"),
+                fields("1", "größe\\"),
                 "\0",
                 "1970-01-01T00:00:00.000000Z",
                 r#""request_id":"1","model":"größe\\","message":"\u0000""#,
@@ -451,22 +463,22 @@ mod tests {
             (
                 (LogLevel::Verbose(2), "VERBOSE"),
                 Duration::ZERO,
-                subject("", "m"),
+                fields("", "m"),
                 "",
                 "1970-01-01T00:00:00.000000Z",
                 r#""model":"m","message":"""#,
             ),
         ];
-        for ((level, name), since_epoch, subject, message, time, rest) in table {
+        for ((level, name), since_epoch, fields, message, time, rest) in table {
             let expected = format!(
                 "{{\"time\":\"{time}\",\"level\":\"{name}\",\"pid\":42,\"file\":\"a.rs\",\
                  \"line\":7,{rest}}}"
             );
-            // The forms are those of other formats.
-            for form in [MessageForm::Escaped, MessageForm::Plain, MessageForm::Below] {
-                let head = head(level, since_epoch, "src/a.rs");
+            // The styles are those of the text formats.
+            for style in [MessageStyle::Quoted, MessageStyle::Raw, MessageStyle::Table] {
+                let metadata = metadata(level, since_epoch, "src/a.rs");
                 let message = format_args!("{message}");
-                let text = format_line(LogFormat::Json, head, subject, form, message);
+                let text = format_line(LogFormat::Json, metadata, fields, style, message);
                 assert_eq!(text, format!("{expected}\n"));
             }
         }
@@ -475,13 +487,19 @@ mod tests {
     #[test]
     fn long_members_of_json_are_cut() {
         let long = "\n".repeat(MESSAGE_BYTES_MAX);
-        let subject = LogSubject {
+        let fields = LogFields {
             request_id: &long,
             model: "m",
         };
-        let head = head(LogLevel::Info, Duration::ZERO, "a.rs");
-        let form = MessageForm::Escaped;
-        let text = format_line(LogFormat::Json, head, subject, form, format_args!("{long}"));
+        let metadata = metadata(LogLevel::Info, Duration::ZERO, "a.rs");
+        let style = MessageStyle::Quoted;
+        let text = format_line(
+            LogFormat::Json,
+            metadata,
+            fields,
+            style,
+            format_args!("{long}"),
+        );
         assert!(text.len() < MESSAGE_BYTES_MAX + 2 * MEMBER_BYTES_MAX);
         for length in [MEMBER_BYTES_MAX, MEMBER_BYTES_MAX + 1, 5000] {
             let mut text = String::new();
@@ -498,6 +516,29 @@ mod tests {
         // No escape is torn apart.
         assert!(text.contains(r#"\n...","model":"m","message":"\n"#));
         assert!(text.ends_with("\\n...\"}\n"));
+    }
+
+    #[test]
+    fn tables_are_cut_later_than_messages() {
+        let rows = "| model |\n".repeat(MESSAGE_BYTES_MAX / 4);
+        for format in LogFormat::ALL {
+            for (length, is_whole) in [
+                (2 * MESSAGE_BYTES_MAX, true),
+                (TABLE_BYTES_MAX + PART_BYTES_MAX, false),
+            ] {
+                let table = "x".repeat(length);
+                let metadata = metadata(LogLevel::Info, Duration::ZERO, "a.rs");
+                let (fields, style) = (LogFields::default(), MessageStyle::Table);
+                let text = format_line(format, metadata, fields, style, format_args!("{table}"));
+                assert_eq!(!text.contains("..."), is_whole, "{format:?} {length}");
+                assert!(text.len() < TABLE_BYTES_MAX + PART_BYTES_MAX);
+            }
+        }
+        let metadata = metadata(LogLevel::Info, Duration::ZERO, "a.rs");
+        let (fields, style) = (LogFields::default(), MessageStyle::Table);
+        let message = format_args!("{rows}");
+        let text = format_line(LogFormat::Default, metadata, fields, style, message);
+        assert!(text.ends_with(&format!("a.rs:7] \n{rows}\n")));
     }
 
     #[test]

@@ -17,10 +17,12 @@ mod settings;
 mod sink;
 mod switches;
 
-pub use format::{LogFormat, LogSubject};
+pub use format::{LogFields, LogFormat};
 pub use level::LogLevel;
 pub use limiter::LogLimiter;
-pub use lines::{EXIT_FLUSH, dropped, flush, pending, print, write, write_about, write_table};
+pub use lines::{
+    EXIT_FLUSH, dropped, flush, pending, print, write, write_table, write_with_fields,
+};
 pub use panics::tell_panics;
 pub use settings::{
     FileError, LogSettings, configure, reopen_file, set_file, set_verbose_level, settings,
@@ -59,6 +61,20 @@ macro_rules! verbose {
             $crate::LogLevel::Verbose($level),
             file!(),
             line!(),
+            format_args!($($message)+),
+        )
+    };
+}
+
+/// [`verbose!`] with [`LogFields`] as its second argument.
+#[macro_export]
+macro_rules! verbose_with_fields {
+    ($level:expr, $fields:expr, $($message:tt)+) => {
+        $crate::write_with_fields(
+            $crate::LogLevel::Verbose($level),
+            file!(),
+            line!(),
+            $fields,
             format_args!($($message)+),
         )
     };

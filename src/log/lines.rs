@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use crate::format::{LineHead, LogFormat, LogSubject, MessageForm, format_line};
+use crate::format::{LogFields, LogFormat, LogMetadata, MessageStyle, format_line};
 use crate::level::LogLevel;
 use crate::sink::{LogSink, StandardStream};
 use crate::switches::{format, is_shown};
@@ -16,24 +16,27 @@ static SINK: OnceLock<LogSink> = OnceLock::new();
 /// Writes one line; escapes and quotes the message unless TRITON_SERVER_ESCAPE_LOG_MESSAGES is 0.
 /// `path` is cut to the file's name.
 pub fn write(level: LogLevel, path: &str, line: u32, message: fmt::Arguments<'_>) {
-    write_about(level, path, line, LogSubject::default(), message);
+    write_with_fields(level, path, line, LogFields::default(), message);
 }
 
 /// [`write`] of a line about a request or a model.
-pub fn write_about(
+pub fn write_with_fields(
     level: LogLevel,
     path: &str,
     line: u32,
-    subject: LogSubject<'_>,
+    fields: LogFields<'_>,
     message: fmt::Arguments<'_>,
 ) {
     if is_shown(level) {
-        let form = match escapes() {
-            true => MessageForm::Escaped,
-            false => MessageForm::Plain,
+        let style = match escapes() {
+            true => MessageStyle::Quoted,
+            false => MessageStyle::Raw,
         };
-        let head = head(level, path, line);
-        sink().push(level, format_line(format(), head, subject, form, message));
+        let metadata = metadata(level, path, line);
+        sink().push(
+            level,
+            format_line(format(), metadata, fields, style, message),
+        );
     }
 }
 
@@ -42,9 +45,9 @@ pub fn write_about(
 pub fn write_table(path: &str, line: u32, table: &str) {
     let level = LogLevel::Info;
     if is_shown(level) {
-        let (head, subject) = (head(level, path, line), LogSubject::default());
-        let form = MessageForm::Below;
-        let text = format_line(format(), head, subject, form, format_args!("{table}"));
+        let (metadata, fields) = (metadata(level, path, line), LogFields::default());
+        let style = MessageStyle::Table;
+        let text = format_line(format(), metadata, fields, style, format_args!("{table}"));
         sink().push(level, text);
     }
 }
@@ -76,9 +79,15 @@ pub fn print(level: LogLevel, text: &str) {
     let line = match format() {
         LogFormat::Json => {
             let place = Location::caller();
-            let head = head(level, place.file(), place.line());
-            let (subject, form) = (LogSubject::default(), MessageForm::Escaped);
-            format_line(LogFormat::Json, head, subject, form, format_args!("{text}"))
+            let metadata = metadata(level, place.file(), place.line());
+            let (fields, style) = (LogFields::default(), MessageStyle::Quoted);
+            format_line(
+                LogFormat::Json,
+                metadata,
+                fields,
+                style,
+                format_args!("{text}"),
+            )
         }
         LogFormat::Default | LogFormat::Iso8601 => format!("{text}\n"),
     };
@@ -95,8 +104,8 @@ fn escapes() -> bool {
     })
 }
 
-fn head(level: LogLevel, path: &str, line: u32) -> LineHead<'_> {
-    LineHead {
+fn metadata(level: LogLevel, path: &str, line: u32) -> LogMetadata<'_> {
+    LogMetadata {
         level,
         now: SystemTime::now(),
         process_id: std::process::id(),

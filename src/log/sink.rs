@@ -19,7 +19,7 @@ use arc_swap::ArcSwapOption;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::format::{LineHead, LogSubject, MessageForm, format_line};
+use crate::format::{LogFields, LogMetadata, MessageStyle, format_line};
 use crate::level::LogLevel;
 
 /// Where a line goes on the console.
@@ -346,7 +346,7 @@ impl LogWriter {
 }
 
 fn notice(count: u64) -> String {
-    let head = LineHead {
+    let metadata = LogMetadata {
         level: LogLevel::Warning,
         now: SystemTime::now(),
         process_id: std::process::id(),
@@ -355,9 +355,9 @@ fn notice(count: u64) -> String {
     };
     format_line(
         crate::switches::format(),
-        head,
-        LogSubject::default(),
-        MessageForm::Escaped,
+        metadata,
+        LogFields::default(),
+        MessageStyle::Quoted,
         format_args!(
             "{count} log lines were dropped: they could not be written as fast as they came"
         ),

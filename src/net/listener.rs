@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
-use crate::socket_file::SocketFile;
+use crate::socket_file::UnixSocketFile;
 
 /// Pending connections that the kernel keeps for us; it lowers this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -47,7 +47,7 @@ pub struct Listener {
     socket: OwnedFd,
     address: ListenAddress,
     /// Of a Unix socket: removed with the listener.
-    _file: Option<SocketFile>,
+    _file: Option<UnixSocketFile>,
 }
 
 impl Listener {
@@ -71,7 +71,7 @@ impl Listener {
     /// the kernel says, with the path named.
     pub fn bind_unix(path: &Path, mode: Option<u32>) -> io::Result<Listener> {
         let named = |error| unix_error(path, &error);
-        let (socket, file) = SocketFile::bind(path, mode).map_err(named)?;
+        let (socket, file) = UnixSocketFile::bind(path, mode).map_err(named)?;
         rustix::net::listen(&socket, BACKLOG).map_err(|error| named(error.into()))?;
         Ok(Listener {
             socket,
@@ -85,7 +85,7 @@ impl Listener {
     /// # Errors
     /// As [`Listener::bind_unix`].
     pub fn check_unix(path: &Path) -> io::Result<()> {
-        let bound = SocketFile::bind(path, None);
+        let bound = UnixSocketFile::bind(path, None);
         bound.map(drop).map_err(|error| unix_error(path, &error))
     }
 

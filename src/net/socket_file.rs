@@ -12,19 +12,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// The file of a socket that this process has bound. Removed on drop, unless it is another's by
 /// then.
 #[derive(Debug)]
-pub(crate) struct SocketFile {
+pub(crate) struct UnixSocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
 }
 
-impl SocketFile {
+impl UnixSocketFile {
     /// A socket bound to `path` that does not listen yet, with the permissions `mode`. Where two
     /// servers find the socket of one that was killed at the same moment, the later takes the path.
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there, `AlreadyExists` if the file is no socket.
-    pub(crate) fn bind(path: &Path, mode: Option<u32>) -> io::Result<(OwnedFd, SocketFile)> {
+    pub(crate) fn bind(path: &Path, mode: Option<u32>) -> io::Result<(OwnedFd, UnixSocketFile)> {
         let address = SocketAddrUnix::new(path)?;
         let socket = new_socket(SocketFlags::CLOEXEC)?;
         match rustix::net::bind(&socket, &address) {
@@ -35,7 +35,7 @@ impl SocketFile {
             }
             Err(error) => return Err(error.into()),
         }
-        let file = SocketFile {
+        let file = UnixSocketFile {
             path: path.to_owned(),
             identity: identity(path)?,
         };
@@ -47,7 +47,7 @@ impl SocketFile {
     }
 }
 
-impl Drop for SocketFile {
+impl Drop for UnixSocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|now| now == self.identity) {
             // It is in nobody's way: the next server replaces it.
@@ -95,7 +95,7 @@ mod tests {
             std::env::temp_dir().join(format!("conch-net-socket-file-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("s");
-        let bind = || SocketFile::bind(&path, None);
+        let bind = || UnixSocketFile::bind(&path, None);
         // Of a process that was killed.
         drop(UnixListener::bind(&path).unwrap());
         let (_socket, file) = bind().unwrap();
@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(served);
         let long = folder.join("x".repeat(108));
-        assert!(SocketFile::bind(&long, None).is_err());
-        assert!(SocketFile::bind(Path::new(""), None).is_err());
+        assert!(UnixSocketFile::bind(&long, None).is_err());
+        assert!(UnixSocketFile::bind(Path::new(""), None).is_err());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use conch_log::{self as log, LogLevel, LogSubject};
+use conch_log::{self as log, LogFields};
 
 use crate::error::truncated;
 use crate::request::context::{Request, RequestContext};
@@ -44,15 +44,15 @@ pub fn is_shown() -> bool {
 #[inline]
 pub fn log_change(id: &str, from: RequestState, to: RequestState) {
     if is_shown() {
-        log::write_about(
-            LogLevel::Verbose(1),
-            file!(),
-            line!(),
-            LogSubject {
-                request_id: id,
-                model: "",
-            },
-            format_args!("{}Setting state from {from} to {to}", RequestIdPrefix(id)),
+        let fields = LogFields {
+            request_id: id,
+            model: "",
+        };
+        log::verbose_with_fields!(
+            1,
+            fields,
+            "{}Setting state from {from} to {to}",
+            RequestIdPrefix(id)
         );
     }
 }
@@ -68,26 +68,23 @@ pub(crate) fn note_prepared(origin: &RequestContext, request: &Request) {
         RequestState::Initialized,
     );
     let model = &origin.model;
-    log::write_about(
-        LogLevel::Verbose(1),
-        file!(),
-        line!(),
-        LogSubject {
-            request_id: &origin.id,
-            model: &model.name,
-        },
-        format_args!(
-            "{}prepared: request id: {}, model: {}, actual version: {}, flags: 0x{:x}, \
+    let fields = LogFields {
+        request_id: &origin.id,
+        model: &model.name,
+    };
+    log::verbose_with_fields!(
+        1,
+        fields,
+        "{}prepared: request id: {}, model: {}, actual version: {}, flags: 0x{:x}, \
              correlation id: {}, batch size: {}, priority: {}, timeout (us): {}",
-            RequestIdPrefix(&origin.id),
-            truncated(&origin.id),
-            model.name,
-            model.version,
-            request.sequence_flags,
-            request.correlation_id,
-            request.batch_size,
-            request.priority,
-            request.timeout_us
-        ),
+        RequestIdPrefix(&origin.id),
+        truncated(&origin.id),
+        model.name,
+        model.version,
+        request.sequence_flags,
+        request.correlation_id,
+        request.batch_size,
+        request.priority,
+        request.timeout_us
     );
 }

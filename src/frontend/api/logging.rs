@@ -6,21 +6,16 @@
 
 use conch_engine::Error;
 use conch_engine::request::messages::RequestIdPrefix;
-use conch_log::{self as log, LogFormat, LogLevel, LogSettings, LogSubject};
+use conch_log::{self as log, LogFields, LogFormat, LogSettings};
 
 /// Says that an inference was refused, if the log shows as much. The id is empty where it is not
 /// known, or not known yet.
 pub(crate) fn note_refusal(id: &str, message: &str) {
-    log::write_about(
-        LogLevel::Verbose(1),
-        file!(),
-        line!(),
-        LogSubject {
-            request_id: id,
-            model: "",
-        },
-        format_args!("{}Infer failed: {message}", RequestIdPrefix(id)),
-    );
+    let fields = LogFields {
+        request_id: id,
+        model: "",
+    };
+    log::verbose_with_fields!(1, fields, "{}Infer failed: {message}", RequestIdPrefix(id));
 }
 
 /// What a request sets; the rest stays.

@@ -48,15 +48,14 @@ impl Endpoint {
         }
     }
 
-    /// What both would listen on, of two that differ in nothing that tells them apart.
-    pub fn clash(&self, other: &Endpoint) -> Option<String> {
+    /// Whether both cannot be bound at once: the same path, or the same host and port.
+    pub fn conflicts_with(&self, other: &Endpoint) -> bool {
         match (self.unix_path(), other.unix_path()) {
-            (Some(own), Some(others)) => (own == others).then(|| self.to_string()),
+            (Some(own), Some(others)) => own == others,
             (None, None) => {
-                let is_same = self.address == other.address && self.port == other.port;
-                (is_same && self.port != 0).then(|| self.to_string())
+                self.address == other.address && self.port == other.port && self.port != 0
             }
-            _ => None,
+            _ => false,
         }
     }
 }
@@ -100,18 +99,18 @@ mod tests {
     }
 
     #[test]
-    fn clashes() {
-        for (one, other, clash) in [
-            (("h", 1), ("h", 1), Some("h:1")),
-            (("h", 0), ("h", 0), None),
-            (("h", 1), ("h", 2), None),
-            (("h", 1), ("g", 1), None),
-            (("unix:/s", 1), ("unix:///s", 2), Some("unix:/s")),
-            (("unix:/s", 1), ("unix:/t", 1), None),
-            (("unix:/s", 1), ("/s", 1), None),
+    fn conflicts() {
+        for (one, other, conflict) in [
+            (("h", 1), ("h", 1), true),
+            (("h", 0), ("h", 0), false),
+            (("h", 1), ("h", 2), false),
+            (("h", 1), ("g", 1), false),
+            (("unix:/s", 1), ("unix:///s", 2), true),
+            (("unix:/s", 1), ("unix:/t", 1), false),
+            (("unix:/s", 1), ("/s", 1), false),
         ] {
-            let clashes = endpoint(one.0, one.1).clash(&endpoint(other.0, other.1));
-            assert_eq!(clashes.as_deref(), clash, "{one:?} {other:?}");
+            let (first, second) = (endpoint(one.0, one.1), endpoint(other.0, other.1));
+            assert_eq!(first.conflicts_with(&second), conflict, "{one:?} {other:?}");
         }
     }
 }
