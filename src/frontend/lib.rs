@@ -220,7 +220,7 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
         }
         listeners.push((protocol, listener));
     }
-    let tracing = Tracing::start(&options.trace)?;
+    let tracing = Tracing::start(&options.trace, options.slow_request)?;
     let options = Arc::new(options);
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
     let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);

@@ -45,6 +45,20 @@ macro_rules! warning {
     };
 }
 
+/// [`warning!`] with [`LogFields`] as its first argument.
+#[macro_export]
+macro_rules! warning_with_fields {
+    ($fields:expr, $($message:tt)+) => {
+        $crate::write_with_fields(
+            $crate::LogLevel::Warning,
+            file!(),
+            line!(),
+            $fields,
+            format_args!($($message)+),
+        )
+    };
+}
+
 /// Logs an error.
 #[macro_export]
 macro_rules! error {

@@ -1,12 +1,14 @@
 //! Flags of the log.
 
+use std::time::Duration;
+
 use conch_log::LogFormat;
 
 use super::row::served;
 use crate::flag::Flag;
-use crate::flag::FlagValueKind::{Bool, Text};
-use crate::flag::Setter::{self, Shown, Switch};
-use crate::values::{out_of_bound, parse_bool, parse_int};
+use crate::flag::FlagValueKind::{Bool, Int, Text};
+use crate::flag::Setter::{self, Other, Shown, Switch};
+use crate::values::{out_of_bound, parse_bool, parse_int, parse_unsigned};
 
 pub const FLAGS: &[Flag] = &[
     served(
@@ -57,6 +59,17 @@ pub const FLAGS: &[Flag] = &[
         Text("<path>"),
         "Append all log lines to this file instead of the console.",
         Setter::Text(|to| &mut to.log.file),
+    ),
+    served(
+        "slow-request-us",
+        Int,
+        "Log each inference that takes so many microseconds or longer, with the time that its \
+         stages took. Default: none is logged.",
+        Other(|to, text| {
+            let limit_us = parse_unsigned(text)?;
+            to.frontend.slow_request = (limit_us > 0).then(|| Duration::from_micros(limit_us));
+            Ok(())
+        }),
     ),
 ];
 

@@ -87,11 +87,11 @@ fn check_and_reserve(
             .plan
             .signature(config, &indices, &inputs, batch_size > 0)?,
     };
-    let mut features = draft.features;
-    features.first_response = model.statistics.first_response(timestamps.request_start_ns);
-    let completion = path_to(completion, model, &mut features, &inputs);
+    let first_response = model.statistics.first_response(timestamps.request_start_ns);
+    draft.features.begin(first_response, &timestamps);
+    let completion = path_to(completion, model, &mut draft.features, &inputs);
     // What the response cache answers needs no place in the queue.
-    let place = match features.deposit {
+    let place = match draft.features.deposit {
         Some(_) => None,
         None => Some(PendingPermit::enter(model, draft.id, facts.level)?),
     };
@@ -105,7 +105,7 @@ fn check_and_reserve(
         id: try_text(draft.id)?,
         completion,
         slot,
-        features,
+        features: draft.features,
         facts,
         member: membership,
     };

@@ -158,6 +158,8 @@ impl Execution {
         drop(state);
         draft.inputs = self.inputs(step, &values, &config);
         draft.observer = observer.and_then(|observer| self.traced(&*observer, &permit));
+        let stages = &self.handle.shared().features.stages;
+        draft.features.stages = stages.as_ref().and_then(|stages| stages.step(&permit.name));
         let own = self.shared();
         let completion = Arc::clone(&own) as Arc<dyn Completion>;
         let guard = own.step_guard();

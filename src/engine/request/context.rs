@@ -59,8 +59,11 @@ impl RequestContext {
     /// What is sent of it now; the way of every answer that counts.
     #[inline]
     pub fn delivery(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Delivery {
-        if outcome.is_some() {
+        if let Some(outcome) = &outcome {
             self.note_response();
+            if let (Some(stages), Err(error)) = (&self.features.stages, outcome) {
+                stages.note_failure(error.code);
+            }
         }
         Delivery::new(self.slot, outcome, is_final)
     }

@@ -11,6 +11,8 @@ use crate::Credits;
 use crate::clock::monotonic_ns;
 use crate::request::ensemble_run::EnsembleRun;
 use crate::request::response_turn::ResponseTurn;
+use crate::request::stages::StageTimes;
+use crate::request::timestamps::Timestamps;
 use crate::shared_memory::RequestRegions;
 
 /// Set by the caller in a [`crate::Draft`], completed by admission, and read by the feature's own
@@ -31,6 +33,8 @@ pub struct RequestFeatures {
     pub takes_lent: bool,
     /// What its responses are charged to; none: the process.
     pub budget: Option<Arc<Budget>>,
+    /// Where its stages are noted, if anybody wants to know.
+    pub stages: Option<Arc<StageTimes>>,
     /// Of an ensemble's step: the names of outputs that a step on a GPU reads. They stay on the
     /// device that they are made on.
     pub(crate) device_outputs: Option<Box<DeviceOutputs>>,
@@ -73,6 +77,15 @@ pub(crate) struct DeviceOutputs {
 }
 
 impl RequestFeatures {
+    /// The request is admitted.
+    #[inline]
+    pub(crate) fn begin(&mut self, first_response: FirstResponse, timestamps: &Timestamps) {
+        self.first_response = first_response;
+        if let Some(stages) = &self.stages {
+            stages.note_admission(timestamps);
+        }
+    }
+
     /// Whether outputs may lie in memory that the plug-in lends.
     pub fn takes_lent(&self) -> bool {
         // A cache keeps outputs, and those of regions are copied there.

@@ -1,5 +1,6 @@
 //! A request from draft to response.
 
+pub mod batch_stages;
 pub mod context;
 pub mod correlation_id;
 pub mod draft;
@@ -15,6 +16,7 @@ pub mod request_log;
 pub mod response;
 pub(crate) mod response_turn;
 pub mod sequence_flags;
+pub mod stages;
 pub mod synthetic;
 pub mod timestamps;
 pub mod trace;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_engine::model::stats::{ExecutionSpan, MemoryOwner, MemoryUsage, ResponseReport};
+use conch_engine::request::batch_stages::note_span;
 use conch_engine::request::trace::TraceActivity;
 use conch_engine::{Error, ModelVersion};
 
@@ -112,7 +113,9 @@ export! {
             compute_end_ns,
             exec_end_ns,
         };
-        executed.report_execution(&request.origin()?.model, device_id, success, &span);
+        let origin = request.origin()?;
+        executed.report_execution(&origin.model, device_id, success, &span);
+        note_span(origin, &span);
         if let Some(trace) = request.trace() {
             trace.reach(TraceActivity::ComputeStart, exec_start_ns);
             trace.reach(TraceActivity::ComputeInputEnd, compute_start_ns);

@@ -14,6 +14,7 @@ use std::time::Duration;
 use conch_abi as abi;
 use conch_config::InstanceKind;
 use conch_engine::clock::monotonic_ns;
+use conch_engine::request::batch_stages;
 use conch_engine::{
     Batch, Error, Instance, InstanceSpec, PendingResponses, Progress, ReadinessCheck,
 };
@@ -241,6 +242,7 @@ impl InstanceHandle {
     /// Turns the batch into handles that the backend owns.
     fn lend(&mut self, batch: &mut Batch) -> Result<(), Error> {
         let facts = self.loaded.model.facts()?;
+        batch_stages::note_executing(batch, &self.loaded.spec.name, monotonic_ns);
         for live in batch.drain(..) {
             let mut request = self.spare.pop().unwrap_or_default();
             let shell = Arc::get_mut(&mut request).expect("a shell has one holder");

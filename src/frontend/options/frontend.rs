@@ -85,6 +85,8 @@ pub struct FrontendOptions {
     pub http_stall_timeout: Duration,
     /// What is traced, and into which file.
     pub trace: TraceOptions,
+    /// Inferences that take so long are logged, with the time that each stage took.
+    pub slow_request: Option<Duration>,
 }
 
 impl Default for FrontendOptions {
@@ -125,6 +127,7 @@ impl Default for FrontendOptions {
             http_idle_timeout: Duration::from_secs(300),
             http_stall_timeout: Duration::from_secs(60),
             trace: TraceOptions::default(),
+            slow_request: None,
         }
     }
 }

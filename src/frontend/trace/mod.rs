@@ -7,6 +7,8 @@
 mod queue;
 mod record;
 mod settings;
+mod slow;
+mod subject;
 mod text;
 mod writer;
 
@@ -14,12 +16,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use conch_engine::Error;
 
 use queue::{TraceMessage, TraceQueue};
 use record::TraceRecord;
 use settings::{OwnSettings, TraceSetting};
+use slow::{RequestWatch, SlowRequests};
 
 pub(crate) use record::ActiveTrace;
 pub use settings::TraceLevels;
@@ -54,8 +58,10 @@ impl Default for TraceOptions {
 
 /// The settings, and the way to the file. One per front end.
 pub(crate) struct Tracing {
-    /// Whether anything may be traced at all.
+    /// Whether anything may be traced at all, or is watched for being slow.
     is_on: AtomicBool,
+    /// Who is told of slow requests, if anybody.
+    slow: Option<Arc<SlowRequests>>,
     /// Read by shards for a few instructions per request while tracing is on; written when a
     /// setting changes.
     settings: RwLock<TraceSettings>,
@@ -73,11 +79,15 @@ struct TraceSettings {
 }
 
 impl Tracing {
-    /// Starts the writer, if there is a file to write.
+    /// Starts the writer, if there is a file to write. Requests that take `slow` or longer are
+    /// logged; none: no request is.
     ///
     /// # Errors
     /// INTERNAL if there is no thread to be had.
-    pub(crate) fn start(options: &TraceOptions) -> Result<Arc<Tracing>, Error> {
+    pub(crate) fn start(
+        options: &TraceOptions,
+        slow: Option<Duration>,
+    ) -> Result<Arc<Tracing>, Error> {
         let queue = Arc::new(TraceQueue::new(&options.file));
         let writer = match queue.has_file() {
             true => Some(writer::start(&queue)?),
@@ -90,8 +100,10 @@ impl Tracing {
             log_frequency: options.log_frequency,
         };
         let global = Arc::new(TraceSetting::new(defaults, OwnSettings::default(), &queue));
+        let slow = slow.map(SlowRequests::new);
         Ok(Arc::new(Tracing {
-            is_on: AtomicBool::new(global.is_valid()),
+            is_on: AtomicBool::new(global.is_valid() || slow.is_some()),
+            slow,
             settings: RwLock::new(TraceSettings {
                 global,
                 models: HashMap::new(),
@@ -103,16 +115,20 @@ impl Tracing {
         }))
     }
 
-    /// The trace of a request to `model`, if it is to be traced.
+    /// The trace of a request to `model`, if it is to be traced or watched.
     #[inline]
     pub(crate) fn sample(&self, model: &str) -> Option<Arc<ActiveTrace>> {
         if !self.is_on() {
             return None;
         }
         let setting = self.setting(model);
-        setting
-            .samples()
-            .then(|| Arc::new(ActiveTrace::new(&setting)))
+        let is_sampled = setting.samples();
+        let watch = self
+            .slow
+            .as_ref()
+            .map(|slow| RequestWatch::new(slow, model));
+        (is_sampled || watch.is_some())
+            .then(|| Arc::new(ActiveTrace::new(&setting, is_sampled, watch)))
     }
 
     #[inline]
@@ -145,8 +161,9 @@ impl Tracing {
             }
         }
         let settings = self.read();
-        let is_on =
-            settings.global.is_valid() || settings.models.values().any(|own| own.is_valid());
+        let is_on = self.slow.is_some()
+            || settings.global.is_valid()
+            || settings.models.values().any(|own| own.is_valid());
         self.is_on.store(is_on, Ordering::Relaxed);
         outcome
     }

@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use conch_config::DataType;
 use conch_engine::request::trace::{Trace, TraceActivity, TraceSink, TracedTensor, next_id};
-use conch_engine::{ModelVersion, RequestObserver, Shape, clock};
+use conch_engine::{Draft, ModelVersion, RequestObserver, Shape, clock};
 use conch_memory::try_extend;
 
 use super::queue::{QueueRoom, TraceMessage};
 use super::settings::TraceSetting;
+use super::slow::RequestWatch;
+use super::subject::TraceSubject;
 
 /// What one trace holds. A stream of many responses is recorded up to here.
 const ENTRIES_MAX: usize = 4_096;
@@ -34,13 +36,6 @@ pub(super) struct RecordedTensor {
     _room: QueueRoom<TraceRecord>,
 }
 
-/// Whom a trace is about.
-pub(super) struct TraceSubject {
-    pub(super) model: Arc<str>,
-    pub(super) version: i64,
-    pub(super) request_id: Box<str>,
-}
-
 /// A finished trace.
 pub(super) struct TraceRecord {
     pub(super) id: u64,
@@ -53,9 +48,14 @@ pub(super) struct TraceRecord {
     pub(super) children: Vec<TraceRecord>,
 }
 
-/// A trace that is being taken. It ends when the last who knows it lets go.
+/// A trace that is being taken, or only a watch on how long the request takes. It ends when the
+/// last who knows it lets go.
 pub(crate) struct ActiveTrace {
     id: u64,
+    /// Whether it is to be written.
+    is_sampled: bool,
+    /// Where slow requests are to be told.
+    watch: Option<RequestWatch>,
     setting: Arc<TraceSetting<TraceRecord>>,
     subject: OnceLock<TraceSubject>,
     entries: Mutex<Vec<TraceEntry>>,
@@ -66,37 +66,42 @@ pub(crate) struct ActiveTrace {
 }
 
 impl ActiveTrace {
-    pub(super) fn new(setting: &Arc<TraceSetting<TraceRecord>>) -> ActiveTrace {
-        ActiveTrace::below(None, setting)
-    }
-
-    /// The trace of a step of an ensemble, or of no step.
-    fn below(
-        parent: Option<Arc<ActiveTrace>>,
+    pub(super) fn new(
         setting: &Arc<TraceSetting<TraceRecord>>,
+        is_sampled: bool,
+        watch: Option<RequestWatch>,
     ) -> ActiveTrace {
         ActiveTrace {
             id: next_id(),
+            is_sampled,
+            watch,
             setting: Arc::clone(setting),
             subject: OnceLock::new(),
-            entries: Mutex::new(Vec::with_capacity(16)),
-            parent,
+            entries: Mutex::new(Vec::with_capacity(if is_sampled { 16 } else { 0 })),
+            parent: None,
             children: Mutex::default(),
         }
     }
 
-    /// Says whom it is about, and gives what the engine reports to.
-    pub(crate) fn observer(
-        self: &Arc<ActiveTrace>,
-        model: &Arc<ModelVersion>,
-        request_id: &str,
-    ) -> Arc<dyn RequestObserver> {
+    /// The trace of a step of an ensemble, or of what a backend asks.
+    fn below(parent: &Arc<ActiveTrace>) -> ActiveTrace {
+        let mut child = ActiveTrace::new(&parent.setting, true, None);
+        child.parent = Some(Arc::clone(parent));
+        child
+    }
+
+    /// Says whom it is about, and lets the engine report to it.
+    pub(crate) fn attach(self: &Arc<ActiveTrace>, draft: &mut Draft<'_>, model: &ModelVersion) {
         self.subject.get_or_init(|| TraceSubject {
             model: Arc::clone(&model.name),
             version: model.version,
-            request_id: request_id.into(),
+            request_id: draft.id.into(),
         });
-        Arc::new(TraceReporting(Arc::new(EngineSink(Arc::clone(self)))))
+        if self.is_sampled {
+            let sink = Arc::new(EngineSink(Arc::clone(self)));
+            draft.observer = Some(Arc::new(TraceReporting(sink)));
+        }
+        draft.features.stages = self.watch.as_ref().map(RequestWatch::stages);
     }
 
     /// A station of the front end, now.
@@ -105,8 +110,11 @@ impl ActiveTrace {
     }
 
     pub(crate) fn reached_at(&self, station: &'static str, timestamp_ns: u64) {
-        if self.setting.values.levels.timestamps {
+        if self.is_sampled && self.setting.values.levels.timestamps {
             self.add(TraceEntry::Time(station, timestamp_ns));
+        }
+        if let Some(watch) = &self.watch {
+            watch.reached_at(station, timestamp_ns);
         }
     }
 
@@ -120,6 +128,13 @@ impl ActiveTrace {
 
 impl Drop for ActiveTrace {
     fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            let trace_id = self.is_sampled.then_some(self.id);
+            watch.conclude(self.subject.get(), trace_id, clock::monotonic_ns());
+        }
+        if !self.is_sampled {
+            return;
+        }
         let entries = self
             .entries
             .get_mut()
@@ -188,7 +203,7 @@ impl TraceSink for EngineSink {
     }
 
     fn spawn(&self, model: &Arc<str>, version: i64, request_id: &str) -> Option<Trace> {
-        let child = ActiveTrace::below(Some(Arc::clone(&self.0)), &self.0.setting);
+        let child = ActiveTrace::below(&self.0);
         child.subject.get_or_init(|| TraceSubject {
             model: Arc::clone(model),
             version,

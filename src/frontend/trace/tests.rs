@@ -15,13 +15,16 @@ impl Directory {
     }
 
     fn tracing(&self, rate: u32, count: i32, log_frequency: u32) -> Arc<Tracing> {
-        Tracing::start(&TraceOptions {
-            levels: TIMES,
-            rate,
-            count,
-            log_frequency,
-            file: self.0.join("t").to_str().unwrap().to_owned(),
-        })
+        Tracing::start(
+            &TraceOptions {
+                levels: TIMES,
+                rate,
+                count,
+                log_frequency,
+                file: self.0.join("t").to_str().unwrap().to_owned(),
+            },
+            None,
+        )
         .unwrap()
     }
 
@@ -187,7 +190,7 @@ fn settings_that_cannot_trace_are_refused() {
     tracing.finish();
     assert!(!tracing.is_on());
 
-    let tracing = Tracing::start(&TraceOptions::default()).unwrap();
+    let tracing = Tracing::start(&TraceOptions::default(), None).unwrap();
     let refused = tracing.update("", &on).unwrap_err();
     assert_eq!(
         refused.message,

@@ -33,6 +33,7 @@ use crate::execution::seat::Seat;
 use crate::execution::sequence_answers::{returned, turn_away};
 use crate::model::admission_plan::preserves_order;
 use crate::request::refusal::{cancel, has_refusals, reject};
+use crate::request::stages::RequestStage;
 use crate::response_order::ResponseOrder;
 use crate::sequence::growable_slots::{GrowableSlots, SlotPlace};
 use crate::threads::timer_thread::TimerThread;
@@ -567,6 +568,9 @@ fn accept(
     output: &mut SchedulerOutput<OwnedRequest>,
 ) {
     for handle in arrivals {
+        if let Some(stages) = &handle.shared().features.stages {
+            stages.reach(RequestStage::Accepted, now_ns);
+        }
         scheduler.accept(handle, now_ns, output);
     }
 }

@@ -103,7 +103,7 @@ fn begin_streamed(
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     sender.clone().sign(&mut draft)?;
     if let Some(call_trace) = &streamed.call_trace {
-        draft.observer = Some(call_trace.traced().observer(&model, target.id));
+        call_trace.traced().attach(&mut draft, &model);
     }
     streamed.classes = Classes::new(class_counts, &sender.budget);
     draft.features.takes_first = true;

@@ -147,7 +147,7 @@ fn try_submit(
     let tenant = sender.tenant;
     sender.sign(&mut draft)?;
     if let Some(call_trace) = &call_trace {
-        draft.observer = Some(call_trace.traced().observer(&model, target.id));
+        call_trace.traced().attach(&mut draft, &model);
     }
     let options = SubmitOptions {
         version: parse_version(target.model_version)?,

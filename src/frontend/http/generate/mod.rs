@@ -212,7 +212,7 @@ impl GenerateCall {
             draft.features.credits = Some(Arc::new(Credits::new(shard.server.backlog(), budget)));
         }
         if let Some(traced) = &self.traced {
-            draft.observer = Some(traced.observer(&self.model, draft.id));
+            traced.attach(&mut draft, &self.model);
         }
         draft.features.budget = Some(Arc::clone(budget));
         let options = SubmitOptions {

@@ -301,7 +301,7 @@ impl InferCall {
             return Err(InferFailure::Late);
         }
         if let Some(traced) = &self.traced {
-            draft.observer = Some(traced.observer(&self.model, draft.id));
+            traced.attach(&mut draft, &self.model);
         }
         let options = SubmitOptions {
             version: self.version,
