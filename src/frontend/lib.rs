@@ -8,6 +8,7 @@
 
 mod acceptor;
 mod access;
+mod access_log;
 mod api;
 mod blocking;
 mod coding;
@@ -16,6 +17,7 @@ mod grpc;
 mod http;
 mod metrics;
 mod options;
+mod peer;
 mod pressure;
 mod protocols;
 mod sagemaker;

@@ -37,6 +37,20 @@ macro_rules! info {
     };
 }
 
+/// [`info!`] with [`LogFields`] as its first argument.
+#[macro_export]
+macro_rules! info_with_fields {
+    ($fields:expr, $($message:tt)+) => {
+        $crate::write_with_fields(
+            $crate::LogLevel::Info,
+            file!(),
+            line!(),
+            $fields,
+            format_args!($($message)+),
+        )
+    };
+}
+
 /// Logs a warning.
 #[macro_export]
 macro_rules! warning {

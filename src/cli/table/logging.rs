@@ -1,5 +1,6 @@
 //! Flags of the log.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use conch_log::LogFormat;
@@ -59,6 +60,16 @@ pub const FLAGS: &[Flag] = &[
         Text("<path>"),
         "Append all log lines to this file instead of the console.",
         Setter::Text(|to| &mut to.log.file),
+    ),
+    served(
+        "access-log-rate",
+        Int,
+        "Log one in so many HTTP requests and gRPC calls. Default: none is logged.",
+        Other(|to, text| {
+            let rate = u32::try_from(parse_unsigned(text)?);
+            to.frontend.access_log_rate = NonZeroU32::new(rate.map_err(|_| out_of_bound(text))?);
+            Ok(())
+        }),
     ),
     served(
         "slow-request-us",

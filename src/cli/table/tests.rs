@@ -70,6 +70,9 @@ fn defaults_in_words_are_those_in_force() {
         ("unix-socket-mode", |of| {
             of.frontend.unix_socket_mode.is_none()
         }),
+        ("access-log-rate", |of| {
+            of.frontend.access_log_rate.is_none()
+        }),
         ("slow-request-us", |of| of.frontend.slow_request.is_none()),
         ("connections-max", |of| {
             of.connections_max.is_none() && of.frontend.connections_max == 65_536

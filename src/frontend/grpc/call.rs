@@ -75,7 +75,7 @@ pub(super) fn run(
             // The head is out already, or the client is gone: nothing more can be said.
             respond.send_reset(Reason::INTERNAL_ERROR);
         }
-        CallEnd::Answered
+        CallEnd::Refused(status.code)
     }
 }
 

@@ -11,13 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::status::GrpcCode;
+
 type CallFuture = Pin<Box<dyn Future<Output = CallEnd>>>;
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallEnd {
-    /// It was answered, be it with an error.
+    /// It was answered.
     Answered,
+    /// It was answered with this error.
+    Refused(GrpcCode),
     /// The client cancelled it, or left.
     Gone,
 }

@@ -12,11 +12,12 @@ use conch_engine::clock;
 use h2::server::Connection as Http2;
 use h2::{Ping, PingPong, Reason};
 
-use super::calls::CallSet;
+use super::calls::{CallEnd, CallSet};
 use super::settings::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
 use super::transport::{FramedSocket, Payload, Transport, TransportState};
 use super::uploads::PartialMessages;
 use super::{call, handler};
+use crate::access_log::AccessRecord;
 use crate::options::GrpcConnections;
 use crate::shard::{ConnectionGuard, ConnectionShares, Shard, ShardStream, Timer};
 use crate::tls;
@@ -204,10 +205,16 @@ impl GrpcConnection {
                     let uploads = Rc::clone(&self.uploads);
                     let logged = handler::logged(request.uri().path());
                     let delays = shard.options.grpc_delays;
+                    let path = request.uri().path();
+                    let access = shard.access_log.record(shares.peer(), ("gRPC", ""), path);
                     let call = call::run(shard, shares, uploads, request, respond);
-                    match logged {
-                        None => calls.push(call),
-                        Some(kind) => calls.push(handler::log(kind, delays, call)),
+                    match (logged, access) {
+                        (None, None) => calls.push(call),
+                        (None, Some(access)) => calls.push(note_end(access, call)),
+                        (Some(kind), None) => calls.push(handler::log(kind, delays, call)),
+                        (Some(kind), Some(access)) => {
+                            calls.push(note_end(access, handler::log(kind, delays, call)));
+                        }
                     }
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
@@ -403,4 +410,15 @@ fn poll_since(
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Runs a call that is in the access log.
+async fn note_end(access: Rc<AccessRecord>, call: impl Future<Output = CallEnd>) -> CallEnd {
+    let end = call.await;
+    match end {
+        CallEnd::Answered => access.note_status("OK"),
+        CallEnd::Refused(code) => access.note_status(code.name()),
+        CallEnd::Gone => {}
+    }
+    end
 }

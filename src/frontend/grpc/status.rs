@@ -26,6 +26,23 @@ pub(super) enum GrpcCode {
     Unavailable = 14,
 }
 
+impl GrpcCode {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            GrpcCode::Cancelled => "CANCELLED",
+            GrpcCode::Unknown => "UNKNOWN",
+            GrpcCode::InvalidArgument => "INVALID_ARGUMENT",
+            GrpcCode::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            GrpcCode::NotFound => "NOT_FOUND",
+            GrpcCode::AlreadyExists => "ALREADY_EXISTS",
+            GrpcCode::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            GrpcCode::Unimplemented => "UNIMPLEMENTED",
+            GrpcCode::Internal => "INTERNAL",
+            GrpcCode::Unavailable => "UNAVAILABLE",
+        }
+    }
+}
+
 /// Why a call failed, as its trailers tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GrpcStatus {

@@ -1,5 +1,6 @@
 //! Every listener, bound and limit.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,8 @@ pub struct FrontendOptions {
     pub trace: TraceOptions,
     /// Inferences that take so long are logged, with the time that each stage took.
     pub slow_request: Option<Duration>,
+    /// One in so many requests is in the access log; none: no request.
+    pub access_log_rate: Option<NonZeroU32>,
 }
 
 impl Default for FrontendOptions {
@@ -128,6 +131,7 @@ impl Default for FrontendOptions {
             http_stall_timeout: Duration::from_secs(60),
             trace: TraceOptions::default(),
             slow_request: None,
+            access_log_rate: None,
         }
     }
 }

@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use conch_memory::{Budget, ClientId, ConnectionUsage};
 
+use crate::peer::Peer;
+
 /// The shares of one connection. A client is what the tenant header names, else the peer's address,
 /// or the user at the other end of a Unix socket.
 pub struct ConnectionShares {
+    peer: Peer,
     usage: Arc<ConnectionUsage>,
     own: Arc<Budget>,
     /// Of the tenant that was spoken for last.
@@ -18,24 +21,28 @@ pub struct ConnectionShares {
 
 impl ConnectionShares {
     pub(super) fn new(budget: &Budget, socket: RawFd) -> ConnectionShares {
-        let client = match conch_net::peer_address(socket).map(|address| address.to_canonical()) {
-            Ok(IpAddr::V4(address)) => budget.client(&address.octets()),
+        let peer = Peer::of(socket);
+        let client = match peer {
+            Peer::Address(IpAddr::V4(address)) => budget.client(&address.octets()),
             // A host has a whole network of this size.
-            Ok(IpAddr::V6(address)) => {
+            Peer::Address(IpAddr::V6(address)) => {
                 budget.client(address.octets().first_chunk::<8>().unwrap_or(&[0; 8]))
             }
             // All programs of one user of this machine.
-            Err(_) => match conch_net::peer_user(socket) {
-                Ok(user) => budget.client(format!("user {user}").as_bytes()),
-                Err(_) => budget.client(b""),
-            },
+            Peer::User(user) => budget.client(format!("user {user}").as_bytes()),
+            Peer::Unknown => budget.client(b""),
         };
         let usage = Arc::<ConnectionUsage>::default();
         ConnectionShares {
+            peer,
             own: budget.share(&usage, client),
             usage,
             tenant: RefCell::new(None),
         }
+    }
+
+    pub fn peer(&self) -> Peer {
+        self.peer
     }
 
     /// What all of them hold.

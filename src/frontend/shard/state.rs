@@ -25,6 +25,7 @@ use super::runtime::{GAINS_BY_BRIEF_WAITS, Task};
 use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
+use crate::access_log::AccessLog;
 use crate::options::FrontendOptions;
 use crate::pressure::PressureOrders;
 use crate::tls::Handshakes;
@@ -57,6 +58,7 @@ pub struct Shard {
     /// Whose task is polled: the key of its connection.
     pub(super) current: Cell<u64>,
     pub(crate) handshakes: Handshakes,
+    pub(crate) access_log: AccessLog,
 }
 
 /// The parts of the process that all shards share.
@@ -109,6 +111,7 @@ impl Shard {
             current: Cell::new(0),
             handshakes: Handshakes::new(handshakes_max),
             spares: SpareBuffers::default(),
+            access_log: AccessLog::new(options.access_log_rate),
             server,
             tracing,
             options,

@@ -40,6 +40,7 @@ pub(crate) async fn serve(
         scratch: Vec::new(),
         source: None,
         traced: None,
+        access: None,
         turn: WorkBudget::default(),
         is_input_over: false,
         ahead: SendAhead::Nothing,
@@ -142,16 +143,21 @@ impl HttpConnection {
                 self.flush().await?;
             }
             let body = self.receive_body(&meta, service.placement(&plan)).await?;
+            if let (Some(access), Some(body)) = (&self.access, &body) {
+                access.note_received(body.block.len());
+            }
             let scratch = self.take_scratch(is_at_once);
             let mut answer = service.answer(plan, body, scratch, self).await?;
             let closes = !meta.keeps_alive || self.shard.is_draining();
             if let Some(source) = self.source.take() {
                 let closes = closes || meta.is_version_1_0;
                 Box::pin(self.send_stream(&answer, source, &meta, closes)).await?;
+                self.note_answered(answer.status, None);
                 self.state.answered(closes);
             } else {
                 let closes = closes || self.state == HttpState::AnsweringOnly;
                 self.send(&answer, &meta, closes).await?;
+                self.note_answered(answer.status, Some(answer.length()));
                 self.state.answered(closes);
             }
             match self.state {
@@ -164,6 +170,14 @@ impl HttpConnection {
             if self.scratch.capacity() > COLLECTED_BYTES_MAX {
                 self.scratch = Vec::new();
             }
+        }
+    }
+
+    /// The answer is handed to the kernel, or collected for it: writes its line.
+    #[inline]
+    fn note_answered(&mut self, status: u16, bytes: Option<usize>) {
+        if let Some(access) = self.access.take() {
+            access.note_answer(status, bytes);
         }
     }
 
@@ -266,6 +280,10 @@ impl HttpConnection {
                 return Err(refusal.into());
             }
         };
+        let peer = self.guard.shares().peer();
+        self.access = shard
+            .access_log
+            .record(peer, ("HTTP", head.method.name()), head.path);
         let meta = RequestMeta::new(&head, shard.options.http_cors_origins.allowed(&head));
         let plan = match grant(service, &shard, &head, &meta) {
             Ok(route) => {

@@ -10,6 +10,7 @@ use conch_memory::{Budget, OutOfMemory};
 use super::machine::HttpState;
 use super::source::BodySource;
 use super::turn::WorkBudget;
+use crate::access_log::AccessRecord;
 use crate::http::head::{BodyFraming, HeadRefusal, HttpMethod, RequestHead};
 use crate::http::input::InputBuffer;
 use crate::shard::{ConnectionGuard, Shard, ShardStream};
@@ -55,6 +56,8 @@ pub(crate) struct HttpConnection {
     pub(super) source: Option<Box<dyn BodySource>>,
     /// Whom the answer that is sent next, or on its way, is traced for.
     pub(super) traced: Option<Arc<ActiveTrace>>,
+    /// Of the request at hand, if it is to be logged.
+    pub(super) access: Option<Rc<AccessRecord>>,
     pub(super) turn: WorkBudget,
     /// What the request at hand is charged to.
     pub(super) budget: Arc<Budget>,
@@ -143,6 +146,14 @@ impl HttpConnection {
     /// head is sent.
     pub(crate) fn stream_from(&mut self, source: impl BodySource + 'static) {
         self.source = Some(Box::new(source));
+    }
+
+    /// The id of the inference at hand, for the access log.
+    #[inline]
+    pub(crate) fn note_id(&self, request_id: &str) {
+        if let Some(access) = &self.access {
+            access.note_id(request_id);
+        }
     }
 
     /// A traced request has its response; what is sent next is its answer.

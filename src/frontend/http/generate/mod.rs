@@ -110,6 +110,7 @@ impl GenerateCall {
             Ok(decoded) => decoded,
             Err(error) => return refused(error),
         };
+        connection.note_id(decoded.id());
         let held = self.permit.take();
         let room = match shard.acquire(self.acquire_target(), held) {
             Ok(AcquireOutcome::Acquired(permits)) => Ok(permits),

@@ -23,6 +23,18 @@ pub(crate) enum HttpMethod {
 }
 
 impl HttpMethod {
+    /// As on the wire, as far as it is known.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            HttpMethod::Get => "GET",
+            HttpMethod::Post => "POST",
+            HttpMethod::Delete => "DELETE",
+            HttpMethod::Head => "HEAD",
+            HttpMethod::Options => "OPTIONS",
+            HttpMethod::Other => "other",
+        }
+    }
+
     /// Whether nothing but an answer is wanted, be it without its body.
     pub(crate) fn is_read(self) -> bool {
         matches!(self, HttpMethod::Get | HttpMethod::Head)

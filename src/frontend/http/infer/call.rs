@@ -199,11 +199,11 @@ impl InferCall {
             Box::pin(shard.offload(json_length as u64, decode)).await
         };
         let mut decoded = decoded.map_err(|error| request_failure("", error))?;
+        connection.note_id(decoded.id());
         if decoded.uses_regions() {
             let stores = (&*shard, connection.budget());
             // Boxed, as below.
-            let copied = Box::pin(decoded.copy_shared(stores, &self.model)).await;
-            if let Err(error) = copied {
+            if let Err(error) = Box::pin(decoded.copy_shared(stores, &self.model)).await {
                 return Err(request_failure(decoded.id(), error));
             }
         }
