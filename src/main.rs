@@ -5,6 +5,7 @@
 //! code 1.
 #![forbid(unsafe_code)]
 
+mod certificates;
 mod check;
 mod diagnosis;
 mod machine;
@@ -16,15 +17,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use conch_cli::{Arguments, Command, EarlyExit, GrpcTlsFlags, version};
+use conch_cli::{Arguments, Command, EarlyExit, version};
 use conch_control::EngineOptions;
 use conch_control::server::Server;
 use conch_engine::Error;
-use conch_frontend::{Frontend, FrontendOptions, ShardAffinity, TlsConfig};
+use conch_frontend::{Frontend, FrontendOptions, ShardAffinity, TlsReloader};
 use conch_log as log;
 use conch_memory::{Reserve, SparseArray, unused};
 use conch_net::signal::{self, Signals};
 
+use certificates::Certificates;
 use machine::MachineFacts;
 use signals::SignalWatch;
 
@@ -130,13 +132,18 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
     };
     let poll_period = arguments.poll_period();
     let stop_request = Arc::clone(&arguments.engine.stop_request);
+    let sources = conch_cli::tls_sources(&arguments, &network);
+    let certificates = Certificates::new(TlsReloader::new(sources));
     let watch = SignalWatch::start(
         signals,
         times.exit_timeout,
         Arc::clone(&stop_request),
-        reload(arguments.grpc_tls, network.grpc_tls.clone()),
+        reload(certificates.clone()),
     )
     .map_err(|error| format!("error: cannot start a thread: {error}"))?;
+    let certificate_watch = certificates
+        .watch(arguments.tls_reload)
+        .map_err(|error| format!("error: cannot start a thread: {error}"))?;
     let options = EngineOptions {
         shard_cpus: machine.shard_cpus,
         pins_shards: network.shard_affinity != ShardAffinity::Set,
@@ -177,7 +184,7 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
         .wait()
         .ok_or_else(|| String::from("error: signals cannot be read"))?;
     log::info!("{} received, stopping", signals::signal_name(number));
-    drop(poller);
+    drop((poller, certificate_watch));
     stop(&times, &server, frontend).map_err(StartFailure::from)
 }
 
@@ -252,21 +259,13 @@ fn stop(times: &StopTimes, server: &Server, mut frontend: Frontend) -> Result<()
 
 /// What SIGHUP does: it opens the log file by its path again, so that it may have been renamed, and
 /// reads the certificates again.
-fn reload(flags: GrpcTlsFlags, tls: Option<TlsConfig>) -> impl Fn() + Send + 'static {
+fn reload(certificates: Certificates) -> impl Fn() + Send + 'static {
     move || {
         match log::reopen_file() {
             Ok(()) => log::info!("SIGHUP received, the log file is open anew"),
             Err(error) => log::error!("SIGHUP received, the log goes on as before: {error}"),
         }
-        let Some(tls) = &tls else { return };
-        match flags.load(true) {
-            Ok(Some(fresh)) => {
-                tls.replace(&fresh);
-                log::info!("new connections use the certificates as they are now");
-            }
-            Ok(None) => {}
-            Err(error) => log::error!("certificates stay as they were: {error}"),
-        }
+        certificates.reload();
     }
 }
 

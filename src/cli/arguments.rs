@@ -8,9 +8,9 @@ use conch_ffi::host::HostOptions;
 use conch_frontend::FrontendOptions;
 use conch_log::{LogFormat, LogSettings};
 
-use crate::grpc::GrpcTlsFlags;
 use crate::limits::OnDemandFlags;
 use crate::listeners::Listeners;
+use crate::tls::TlsFlags;
 use crate::trace::TraceFlags;
 
 /// Options of the server. Fields hold defaults until a flag changes them; `None` means "decide from
@@ -24,7 +24,11 @@ pub struct Arguments {
     pub plugins: HostOptions,
     pub listeners: Listeners,
     pub vertex_ai_default_model: String,
-    pub grpc_tls: GrpcTlsFlags,
+    pub grpc_tls: TlsFlags,
+    pub http_tls: TlsFlags,
+    pub metrics_tls: TlsFlags,
+    /// Between looks at the files of TLS; zero: never.
+    pub tls_reload: Duration,
     pub drain_delay: Duration,
     /// Between polls in poll mode; zero: never.
     pub(crate) repository_poll: Duration,
@@ -81,7 +85,10 @@ impl Default for Arguments {
             plugins: HostOptions::default(),
             listeners: Listeners::default(),
             vertex_ai_default_model: String::new(),
-            grpc_tls: GrpcTlsFlags::default(),
+            grpc_tls: TlsFlags::default(),
+            http_tls: TlsFlags::default(),
+            metrics_tls: TlsFlags::default(),
+            tls_reload: Duration::from_secs(5),
             drain_delay: Duration::ZERO,
             repository_poll: Duration::from_secs(15),
             shard_count: None,

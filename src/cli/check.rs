@@ -7,6 +7,7 @@ use conch_ffi::host;
 use crate::arguments::Arguments;
 use crate::deprecated;
 use crate::flag::EarlyExit;
+use crate::table::tls;
 use crate::values::out_of_bound;
 
 /// Completes `arguments` once all flags have set their fields.
@@ -32,6 +33,8 @@ pub fn complete(mut arguments: Arguments) -> Result<Arguments, EarlyExit> {
     let has_mode = arguments.frontend.unix_socket_mode.is_some();
     let warnings = arguments.listeners.unix_warnings(has_mode);
     arguments.warnings.extend(warnings);
+    let unused = tls::warnings(&arguments);
+    arguments.warnings.extend(unused);
     Ok(arguments)
 }
 

@@ -1,7 +1,7 @@
 //! One flag: its name, the kind of its value, its effect with the field that it sets, and its help.
 //!
 //! Names, defaults and kinds are Triton's, so that existing start scripts keep working; the flags
-//! of the `conch` group are ours.
+//! of the `conch` groups are ours.
 
 use std::path::PathBuf;
 use std::time::Duration;

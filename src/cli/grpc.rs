@@ -1,32 +1,10 @@
-//! The flags of gRPC: TLS, how responses are compressed, and the times of connections.
+//! The flags of gRPC: how responses are compressed, and the times of connections.
 
 use std::time::Duration;
 
-use conch_engine::Error;
-use conch_frontend::{CompressionLevel, TlsConfig, TlsFiles};
+use conch_frontend::CompressionLevel;
 
 use crate::values::{out_of_bound, parse_int};
-
-/// Whether gRPC is served over TLS, and with which files.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GrpcTlsFlags {
-    pub is_enabled: bool,
-    pub verifies_clients: bool,
-    pub files: TlsFiles,
-}
-
-impl GrpcTlsFlags {
-    /// Reads the files that TLS takes, if gRPC is served and over TLS.
-    ///
-    /// # Errors
-    /// What is wrong with one of them, and which flag named it.
-    pub fn load(&self, is_served: bool) -> Result<Option<TlsConfig>, Error> {
-        if !is_served || !self.is_enabled {
-            return Ok(None);
-        }
-        TlsConfig::load(&self.files, self.verifies_clients).map(Some)
-    }
-}
 
 /// The name of `level` on the command line.
 pub fn level_name(level: CompressionLevel) -> &'static str {
@@ -99,10 +77,6 @@ mod tests {
             ("grpc-max-connection-age-grace", "5000"),
             ("grpc-handshakes-max", "9"),
             ("grpc-max-inflated-size", "4096"),
-            ("grpc-use-ssl-mutual", "true"),
-            ("grpc-server-cert", "c.pem"),
-            ("grpc-server-key", "k.pem"),
-            ("grpc-root-cert", "r.pem"),
         ] {
             assert_eq!(set(&mut flags, name, value), Ok(()), "{name}");
         }
@@ -120,36 +94,6 @@ mod tests {
         assert_eq!(flags.frontend.grpc_connections, expected);
         assert_eq!(flags.frontend.grpc_compression, CompressionLevel::Medium);
         assert_eq!(flags.frontend.grpc_inflated_bytes_max, 4096);
-        let expected = GrpcTlsFlags {
-            is_enabled: true,
-            verifies_clients: true,
-            files: TlsFiles {
-                certificate: "c.pem".into(),
-                key: "k.pem".into(),
-                roots: "r.pem".into(),
-            },
-        };
-        assert_eq!(flags.grpc_tls, expected);
-        assert!(flags.grpc_tls.load(true).is_err());
-        assert!(matches!(flags.grpc_tls.load(false), Ok(None)));
-    }
-
-    #[test]
-    fn tls_and_its_verification_of_clients_are_separate() {
-        let mut flags = Arguments::default();
-        for (name, value, expected) in [
-            ("grpc-use-ssl", "true", (true, false)),
-            ("grpc-use-ssl", "false", (false, false)),
-            ("grpc-use-ssl-mutual", "false", (true, false)),
-        ] {
-            assert_eq!(set(&mut flags, name, value), Ok(()), "{name}");
-            let GrpcTlsFlags {
-                is_enabled,
-                verifies_clients,
-                ..
-            } = flags.grpc_tls;
-            assert_eq!((is_enabled, verifies_clients), expected);
-        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod network;
 mod parse;
 mod suggest;
 mod table;
+mod tls;
 mod trace;
 mod values;
 
@@ -31,7 +32,6 @@ pub use arguments::Arguments;
 pub use cloud::CloudVariables;
 pub use command::{CheckCommand, Command, DoctorCommand, parse_command};
 pub use flag::EarlyExit;
-pub use grpc::GrpcTlsFlags;
 pub use help::{check_usage, doctor_usage, usage, version};
-pub use network::frontend_options;
+pub use network::{frontend_options, tls_sources};
 pub use parse::parse;

@@ -1,7 +1,7 @@
 //! The options of the network side: what the flags say, completed by files and the environment.
 
 use conch_engine::Error;
-use conch_frontend::FrontendOptions;
+use conch_frontend::{FrontendOptions, TlsListener, TlsSource};
 
 use crate::arguments::Arguments;
 use crate::cloud::{self, CloudVariables};
@@ -23,7 +23,39 @@ pub fn frontend_options(
         metrics_on_http: arguments.frontend.metrics_on_http && listeners.metrics.is_enabled,
         sagemaker: cloud::sagemaker(arguments, environment)?,
         vertex_ai: cloud::vertex_ai(arguments, environment)?,
-        grpc_tls: arguments.grpc_tls.load(listeners.grpc.is_enabled)?,
+        grpc_tls: arguments
+            .grpc_tls
+            .load(TlsListener::Grpc, listeners.grpc.is_enabled)?,
+        http_tls: arguments
+            .http_tls
+            .load(TlsListener::Http, listeners.http.is_enabled)?,
+        metrics_tls: arguments
+            .metrics_tls
+            .load(TlsListener::Metrics, listeners.metrics.is_enabled)?,
         ..arguments.frontend.clone()
     })
+}
+
+/// Where the TLS of `options`, which are those of `arguments`, comes from.
+pub fn tls_sources(arguments: &Arguments, options: &FrontendOptions) -> Vec<TlsSource> {
+    let listeners = [
+        (TlsListener::Grpc, &arguments.grpc_tls, &options.grpc_tls),
+        (TlsListener::Http, &arguments.http_tls, &options.http_tls),
+        (
+            TlsListener::Metrics,
+            &arguments.metrics_tls,
+            &options.metrics_tls,
+        ),
+    ];
+    let sources = listeners
+        .into_iter()
+        .filter_map(|(listener, flags, config)| {
+            Some(TlsSource {
+                listener,
+                files: flags.files.clone(),
+                verifies_clients: flags.verifies_clients,
+                config: config.clone()?,
+            })
+        });
+    sources.collect()
 }

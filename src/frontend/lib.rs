@@ -56,7 +56,7 @@ pub use http::cors::AllowedOrigins;
 pub use options::{CompressionLevel, Endpoint, FrontendOptions, GrpcConnections, ShardAffinity};
 pub use sagemaker::{InferenceType, SageMakerOptions};
 pub use shard::LOCKED_BYTES_MIN;
-pub use tls::{TlsConfig, TlsFiles};
+pub use tls::{TlsConfig, TlsFiles, TlsListener, TlsReloader, TlsSource};
 pub use trace::{TraceLevels, TraceOptions};
 pub use vertex_ai::VertexAiOptions;
 
@@ -80,6 +80,10 @@ pub struct Addresses {
     pub metrics: Option<ListenAddress>,
     pub sagemaker: Option<ListenAddress>,
     pub vertex_ai: Option<ListenAddress>,
+    /// HTTP is served over TLS.
+    pub has_https: bool,
+    /// And so are metrics.
+    pub has_metrics_https: bool,
 }
 
 /// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of
@@ -93,14 +97,32 @@ pub struct Frontend {
 }
 
 impl Addresses {
+    /// None yet, of the listeners of `options`.
+    fn none_of(options: &FrontendOptions) -> Addresses {
+        Addresses {
+            has_https: options.http_tls.is_some(),
+            has_metrics_https: options.metrics_tls.is_some(),
+            ..Addresses::default()
+        }
+    }
+
     /// Where clients reach each service, in words for the log.
     pub fn urls(&self) -> String {
+        let scheme = |is_encrypted| match is_encrypted {
+            true => "https://",
+            false => "http://",
+        };
         let named = [
-            ("HTTP", "http://", &self.http, ""),
+            ("HTTP", scheme(self.has_https), &self.http, ""),
             ("gRPC", "", &self.grpc, ""),
             ("SageMaker", "http://", &self.sagemaker, "/invocations"),
             ("Vertex AI", "http://", &self.vertex_ai, ""),
-            ("metrics", "http://", &self.metrics, "/metrics"),
+            (
+                "metrics",
+                scheme(self.has_metrics_https),
+                &self.metrics,
+                "/metrics",
+            ),
         ];
         let urls = named
             .into_iter()
@@ -191,7 +213,7 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
             .map_err(|error| failed_to_start(Protocol::VertexAi, &error))?;
     }
     let mut listeners = Vec::new();
-    let mut addresses = Addresses::default();
+    let mut addresses = Addresses::none_of(&options);
     for (protocol, endpoint) in endpoints(&options) {
         let listener = endpoint
             .bind(options.unix_socket_mode)

@@ -9,7 +9,9 @@ use crate::http::connection::{
 };
 use crate::http::head::{HttpMethod, RequestHead};
 use crate::http::metrics_page::{is_page, page};
+use crate::options::FrontendOptions;
 use crate::shard::{ConnectionGuard, Shard, ShardStream};
+use crate::tls::TlsConfig;
 
 /// Serves one connection until it ends.
 pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
@@ -41,6 +43,10 @@ enum MetricsPlan {
 impl HttpService for MetricsService {
     type Route<'a> = MetricsRoute;
     type Plan = MetricsPlan;
+
+    fn tls<'a>(&self, options: &'a FrontendOptions) -> Option<&'a TlsConfig> {
+        options.metrics_tls.as_ref()
+    }
 
     fn route(&self, _shard: &Shard, head: &RequestHead<'_>) -> MetricsRoute {
         match is_page(head.path) {

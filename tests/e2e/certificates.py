@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import ssl
 import subprocess
 import tempfile
 
@@ -44,6 +45,17 @@ class Certificates:
         self.openssl("req", "-x509", "-nodes", "-days", 2, "-config", config, "-extensions", extensions, *KEYS[key], *signer,
                      "-keyout", own, "-out", certificate)
         return certificate, own
+
+    def context(self, *own, root=None, version=None):
+        """What a client has that trusts `root`, and presents the certificate and key `own`, if any."""
+        context = ssl.create_default_context(cafile=root or self.root)
+        # The root is not one of X.509's strictest.
+        context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
+        if version:
+            context.minimum_version = context.maximum_version = version
+        if own:
+            context.load_cert_chain(*own)
+        return context
 
     def version_one(self, name, key, issuer, issuer_key, days=2):
         """A certificate for `key` without extensions, which is one of X.509 version 1."""

@@ -107,10 +107,11 @@ class Server:
     """One running server. Use it as a context manager: leaving stops it and checks that it ended well."""
 
     def __init__(self, repository, *flags, kind="conch", prefix=(), environment=None, ready_within=60, backends=None,
-                 expect_ready=True, ready_headers=None):
+                 expect_ready=True, ready_headers=None, tls=None):
         backends = backends or os.environ.get("CONCH_TEST_BACKENDS")
         self.kind, self.lines, self.ports = kind, [], {}
         self.ready_headers = ready_headers  # where the readiness is restricted
+        self.tls = tls or {}  # the ssl.SSLContext of each port that has TLS, by name
         self._changed = threading.Condition()
         self._reading = threading.Event()
         self._reading.set()
@@ -245,7 +246,10 @@ class Server:
 
     def request(self, method, path, body=None, headers=None, port="http", timeout=30):
         """One request on a connection of its own: (status, headers, body)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=timeout)
+        if port in self.tls:
+            connection = http.client.HTTPSConnection("localhost", self.ports[port], timeout=timeout, context=self.tls[port])
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=timeout)
         try:
             connection.request(method, path, body=body, headers=headers or {})
             reply = connection.getresponse()

@@ -38,8 +38,8 @@ pub const FLAGS: &[Flag] = &[
     served(
         "grpc-handshakes-max",
         Int,
-        "TLS handshakes under way; beyond that one of the client address with the most of them is \
-         closed. Default: {}.",
+        "TLS handshakes under way, on all listeners; beyond that one of the client address with \
+         the most of them is closed. Default: {}.",
         Size(
             |to| &mut to.frontend.grpc_connections.handshakes_max,
             |text| parse_count(text, 1),

@@ -14,6 +14,7 @@ mod plugins;
 mod repository;
 mod row;
 mod server;
+pub mod tls;
 mod trace;
 
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub static GROUPS: &[FlagGroup] = &[
     group("Memory/Device Management", memory::MEMORY),
     group("Shared Memory", memory::SHARED_MEMORY),
     group("conch", conch::FLAGS),
+    group("conch: TLS", tls::FLAGS),
     group("DEPRECATED", deprecated::FLAGS),
 ];
 

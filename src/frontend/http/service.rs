@@ -24,7 +24,9 @@ use super::{deadline, logging, metrics_page, repository, shared_memory, trace};
 use crate::access::GrantedRoute;
 use crate::api;
 use crate::api::regions::RegionAction;
+use crate::options::FrontendOptions;
 use crate::shard::{ConnectionGuard, HeldPermit, Shard, ShardStream};
+use crate::tls::TlsConfig;
 
 /// Serves one connection of the inference protocol until it ends.
 pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
@@ -76,6 +78,10 @@ pub(crate) enum ReadinessSubject {
 impl HttpService for InferenceService {
     type Route<'a> = HttpRoute<'a>;
     type Plan = RequestPlan;
+
+    fn tls<'a>(&self, options: &'a FrontendOptions) -> Option<&'a TlsConfig> {
+        options.http_tls.as_ref()
+    }
 
     fn route<'a>(&self, shard: &'a Shard, head: &'a RequestHead<'_>) -> HttpRoute<'a> {
         log::verbose!(1, "HTTP request: {:?} {}", head.method, head.path);

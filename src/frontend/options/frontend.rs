@@ -51,6 +51,10 @@ pub struct FrontendOptions {
     pub grpc_inflated_bytes_max: u64,
     /// gRPC is served over TLS only.
     pub grpc_tls: Option<TlsConfig>,
+    /// HTTP, but for SageMaker and Vertex AI, likewise.
+    pub http_tls: Option<TlsConfig>,
+    /// Metrics on their own port likewise.
+    pub metrics_tls: Option<TlsConfig>,
     /// Those that upstream's tests ask the environment for.
     pub grpc_delays: ServerDelays,
     /// One shard per entry, at home on that CPU.
@@ -114,6 +118,8 @@ impl Default for FrontendOptions {
             grpc_connections: GrpcConnections::default(),
             grpc_inflated_bytes_max: 64 << 20,
             grpc_tls: None,
+            http_tls: None,
+            metrics_tls: None,
             grpc_delays: ServerDelays::from_environment(),
             shard_cpus: vec![0],
             shard_affinity: ShardAffinity::Auto,
@@ -133,5 +139,13 @@ impl Default for FrontendOptions {
             slow_request: None,
             access_log_rate: None,
         }
+    }
+}
+
+impl FrontendOptions {
+    /// Whether any listener has TLS.
+    pub(crate) fn serves_tls(&self) -> bool {
+        let all = [&self.grpc_tls, &self.http_tls, &self.metrics_tls];
+        all.into_iter().any(Option::is_some)
     }
 }

@@ -51,7 +51,7 @@ impl ShardThread {
         let (link, receiver) = ShardHandle::new();
         let options = Arc::clone(&context.options);
         let own_link = Arc::clone(&link);
-        let threads = OffloadThreads::start(index, &link, options.grpc_tls.is_some())?;
+        let threads = OffloadThreads::start(index, &link, options.serves_tls())?;
         // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's
         // node.
         let bound_to = match options.shard_affinity {

@@ -6,10 +6,16 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 
+use super::listener::TlsListener;
+use super::stamp::FileStamps;
+
 /// What every connection of a listener shares. Copies share it, too.
 #[derive(Clone)]
 pub struct TlsConfig {
+    pub(super) listener: TlsListener,
     pub(super) config: Arc<ArcSwap<ServerConfig>>,
+    /// Its files before they were read.
+    pub(super) stamps: FileStamps,
 }
 
 impl TlsConfig {

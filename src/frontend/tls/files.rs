@@ -13,13 +13,9 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
 use super::config::TlsConfig;
+use super::listener::TlsListener;
+use super::stamp::FileStamps;
 use super::version_one::ClientVerifier;
-
-const CERTIFICATE: &str = "--grpc-server-cert";
-const KEY: &str = "--grpc-server-key";
-const ROOTS: &str = "--grpc-root-cert";
-/// What gRPC speaks, by its name in the handshake.
-pub(super) const HTTP2: &[u8] = b"h2";
 
 /// Paths of PEM files; empty where none is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,26 +27,39 @@ pub struct TlsFiles {
     pub roots: PathBuf,
 }
 
+impl TlsFiles {
+    /// How the files are at present.
+    pub(super) fn stamps(&self) -> FileStamps {
+        FileStamps::of([&self.certificate, &self.key, &self.roots])
+    }
+}
+
 impl TlsConfig {
-    /// Reads `files`. With `verifies_clients` only clients are served whose certificate the roots
-    /// vouch for.
+    /// Reads `files` for `listener`. With `verifies_clients` only clients are served whose
+    /// certificate the roots vouch for.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for a file that is missing, unreadable or of no use, with its path and
     /// flag.
-    pub fn load(files: &TlsFiles, verifies_clients: bool) -> Result<TlsConfig, Error> {
+    pub fn load(
+        listener: TlsListener,
+        files: &TlsFiles,
+        verifies_clients: bool,
+    ) -> Result<TlsConfig, Error> {
+        let stamps = files.stamps();
         let provider = Arc::new(ring::default_provider());
-        let own = own_certificate(files, &provider)?;
+        let own = own_certificate(listener, files, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|cause| Error::internal(format!("cannot set up TLS: {cause}")))?;
         let builder = if verifies_clients {
-            let roots = Arc::new(roots(&files.roots)?);
+            let named = NamedFile::new(listener, &files.roots, listener.roots_flag());
+            let roots = Arc::new(roots(&named)?);
             let algorithms = provider.signature_verification_algorithms;
             let others =
                 WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider).build();
             let verifier = ClientVerifier {
-                others: others.map_err(|cause| useless(&files.roots, ROOTS, &cause.to_string()))?,
+                others: others.map_err(|cause| named.useless(&cause.to_string()))?,
                 roots,
                 algorithms,
             };
@@ -59,41 +68,95 @@ impl TlsConfig {
             builder.with_no_client_auth()
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
-        config.alpn_protocols = vec![HTTP2.to_vec()];
+        let protocols = listener.protocols().iter();
+        config.alpn_protocols = protocols.map(|protocol| protocol.to_vec()).collect();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(TlsConfig {
+            listener,
+            stamps,
             config: Arc::new(ArcSwap::from_pointee(config)),
         })
     }
 }
 
-fn own_certificate(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, Error> {
-    let chain = certificates(&files.certificate, CERTIFICATE)?;
-    let text = read(&files.key, KEY)?;
+/// A file, and what messages say of it.
+struct NamedFile<'a> {
+    service: &'static str,
+    path: &'a Path,
+    flag: &'static str,
+}
+
+impl<'a> NamedFile<'a> {
+    fn new(listener: TlsListener, path: &'a Path, flag: &'static str) -> NamedFile<'a> {
+        NamedFile {
+            service: listener.service(),
+            path,
+            flag,
+        }
+    }
+
+    fn read(&self) -> Result<Vec<u8>, Error> {
+        if self.path.as_os_str().is_empty() {
+            let (service, flag) = (self.service, self.flag);
+            let reason = format!("{service} cannot be served over TLS: {flag} is not given");
+            return Err(Error::invalid(reason));
+        }
+        conch_config::files::read(self.path).map_err(|cause| self.useless(&cause.to_string()))
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, Error> {
+        let text = self.read()?;
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+        let found = found.map_err(|cause| self.useless(&cause.to_string()))?;
+        if found.is_empty() {
+            return Err(self.useless("it holds no certificate in PEM"));
+        }
+        Ok(found)
+    }
+
+    fn useless(&self, reason: &str) -> Error {
+        let NamedFile {
+            service,
+            path,
+            flag,
+        } = self;
+        let path = path.display();
+        Error::invalid(format!(
+            "{service} cannot be served over TLS with '{path}' ({flag}): {reason}"
+        ))
+    }
+}
+
+fn own_certificate(
+    listener: TlsListener,
+    files: &TlsFiles,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, Error> {
+    let certificate = NamedFile::new(listener, &files.certificate, listener.certificate_flag());
+    let key_file = NamedFile::new(listener, &files.key, listener.key_flag());
+    let chain = certificate.certificates()?;
+    let text = key_file.read()?;
     let key = PrivateKeyDer::from_pem_slice(&text).map_err(|cause| match cause {
-        pem::Error::NoItemsFound => useless(
-            &files.key,
-            KEY,
-            "it holds no private key in PEM, or only an encrypted one",
-        ),
-        cause => useless(&files.key, KEY, &cause.to_string()),
+        pem::Error::NoItemsFound => {
+            key_file.useless("it holds no private key in PEM, or only an encrypted one")
+        }
+        cause => key_file.useless(&cause.to_string()),
     })?;
     let key = provider
         .key_provider
         .load_private_key(key)
-        .map_err(|cause| useless(&files.key, KEY, &cause.to_string()))?;
+        .map_err(|cause| key_file.useless(&cause.to_string()))?;
     let own = CertifiedKey::new(chain, key);
     match own.keys_match() {
-        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            let reason = format!(
-                "it is not the key of the certificate in '{}' ({CERTIFICATE})",
-                files.certificate.display()
-            );
-            Err(useless(&files.key, KEY, &reason))
-        }
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => Err(key_file
+            .useless(&format!(
+                "it is not the key of the certificate in '{}' ({})",
+                certificate.path.display(),
+                certificate.flag
+            ))),
         Err(rustls::Error::InvalidCertificate(cause @ CertificateError::BadEncoding)) => {
-            Err(useless(&files.certificate, CERTIFICATE, &cause.to_string()))
+            Err(certificate.useless(&cause.to_string()))
         }
         // Certificates of version 1, among others, are beyond this check; whether they will do is
         // for clients to say.
@@ -101,37 +164,12 @@ fn own_certificate(files: &TlsFiles, provider: &CryptoProvider) -> Result<Certif
     }
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, Error> {
+fn roots(file: &NamedFile<'_>) -> Result<RootCertStore, Error> {
     let mut store = RootCertStore::empty();
-    for certificate in certificates(path, ROOTS)? {
+    for certificate in file.certificates()? {
         store
             .add(certificate)
-            .map_err(|cause| useless(path, ROOTS, &cause.to_string()))?;
+            .map_err(|cause| file.useless(&cause.to_string()))?;
     }
     Ok(store)
-}
-
-fn certificates(path: &Path, flag: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let text = read(path, flag)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let found = found.map_err(|cause| useless(path, flag, &cause.to_string()))?;
-    if found.is_empty() {
-        return Err(useless(path, flag, "it holds no certificate in PEM"));
-    }
-    Ok(found)
-}
-
-fn read(path: &Path, flag: &str) -> Result<Vec<u8>, Error> {
-    if path.as_os_str().is_empty() {
-        let reason = format!("gRPC cannot be served over TLS: {flag} is not given");
-        return Err(Error::invalid(reason));
-    }
-    conch_config::files::read(path).map_err(|cause| useless(path, flag, &cause.to_string()))
-}
-
-fn useless(path: &Path, flag: &str, reason: &str) -> Error {
-    Error::invalid(format!(
-        "gRPC cannot be served over TLS with '{}' ({flag}): {reason}",
-        path.display()
-    ))
 }

@@ -1,19 +1,56 @@
 //! From a connection's first byte to where both sides may speak.
 
 use std::future::poll_fn;
+use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::{Pin, pin};
 use std::sync::LazyLock;
 use std::task::Poll;
+use std::time::Duration;
 
 use conch_engine::clock;
 use conch_log::LogLimiter;
 use rustls::ServerConnection;
 
 use super::config::TlsConfig;
-use super::files::HTTP2;
 use super::handshakes::Handshake;
 use super::session::TlsSession;
-use crate::shard::{Shard, ShardStream};
+use super::stream::ConnectionStream;
+use crate::shard::{Shard, ShardStream, Timer};
+
+/// From the first byte of a connection of HTTP/1 to the end of its handshake, as for gRPC. Two
+/// round trips, and what an overloaded machine needs for its keys.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For how long, and how much, a peer that was refused may go on sending: closing on unread bytes
+/// would reset the connection, and could take away from the peer what it was told.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 256 << 10;
+
+/// [`accept`] for a connection of HTTP/1, in time and, unless it `outlasts_drains`, before the
+/// shard drains: a peer that has not introduced itself yet has nothing here to lose.
+pub(crate) async fn accept_in_time(
+    shard: &Shard,
+    mut stream: ShardStream,
+    tls: &TlsConfig,
+    outlasts_drains: bool,
+) -> Option<ConnectionStream> {
+    let session = {
+        let mut drained = pin!(shard.drained());
+        let mut accepted = pin!(accept(shard, &mut stream, tls));
+        let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
+        poll_fn(|context| {
+            if let Poll::Ready(outcome) = accepted.as_mut().poll(context) {
+                return Poll::Ready(outcome);
+            }
+            if !outlasts_drains && drained.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            Pin::new(&mut timer).poll(context).map(|()| None)
+        })
+        .await?
+    };
+    Some(ConnectionStream::encrypted(stream, session))
+}
 
 /// None for a peer that does not get there, whatever the reason; it has been told if TLS has a word
 /// for that, but for those that are displaced because too many handshakes are under way: their
@@ -62,17 +99,43 @@ async fn complete(
         // A hello in pieces is still the first step.
         is_first = is_first && !session.has_unsent();
         if outcome.is_err() {
-            // The alert, if the socket takes it.
-            poll_fn(|context| Poll::Ready(session.poll_flush(stream, context).is_ready())).await;
-            conch_net::finish_sending(stream.socket());
+            handshake.wait_since(clock::monotonic_ns());
+            refuse(stream, &mut session, tls).await;
             return None;
         }
         poll_fn(|context| session.poll_flush(stream, context))
             .await
             .ok()?;
     }
-    // gRPC is HTTP/2 by agreement only; who does not ask for it means something else.
-    (session.protocol() == Some(HTTP2)).then_some(session)
+    tls.listener.accepts(session.protocol()).then_some(session)
+}
+
+/// Tells the peer that it is not accepted, if the socket takes that, and lets it read it.
+async fn refuse(stream: &mut ShardStream, session: &mut TlsSession, tls: &TlsConfig) {
+    match tls.listener.plain_refusal(session.first_byte()) {
+        Some(words) => {
+            let _ = conch_net::send_vectored(stream.socket(), &[IoSlice::new(words)]);
+        }
+        // The alert.
+        None => {
+            poll_fn(|context| Poll::Ready(session.poll_flush(stream, context).is_ready())).await;
+        }
+    }
+    conch_net::finish_sending(stream.socket());
+    let mut timer = Timer::after(LINGER);
+    let mut received_bytes = 0;
+    poll_fn(|context| {
+        let mut room = [0; 4 << 10];
+        while received_bytes < LINGER_BYTES_MAX {
+            match stream.poll_receive(context, &mut room) {
+                Poll::Ready(Ok(count)) if count > 0 => received_bytes += count,
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Pin::new(&mut timer).poll(context),
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// Writes a line, not more often than once per second: anyone can cause it.

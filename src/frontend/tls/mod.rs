@@ -1,20 +1,28 @@
-//! TLS under gRPC; the only door to rustls.
+//! TLS under gRPC, HTTP and metrics; the only door to rustls.
 //!
-//! [`config`] is what connections share, [`files`] reads certificates and keys at the start,
-//! [`handshake`] brings a connection to where it may speak, [`handshakes`] bounds how many are on
-//! their way there, and [`session`] turns its records into plain bytes and back. TLS 1.2 and 1.3,
-//! HTTP/2 by ALPN, no resumption: gRPC's connections live long, and what is not kept cannot be
-//! stolen.
+//! [`config`] is what connections share, [`files`] reads certificates and keys at the start and
+//! [`reload`] later, [`listener`] is what differs between the listeners, [`handshake`] brings a
+//! connection to where it may speak, [`handshakes`] bounds how many are on their way there,
+//! [`session`] turns its records into plain bytes and back, and [`stream`] is what HTTP/1 sees of
+//! that. TLS 1.2 and 1.3, HTTP/2 or HTTP/1 by ALPN, no resumption: connections live long, and what
+//! is not kept cannot be stolen.
 
 mod config;
 mod files;
 mod handshake;
 mod handshakes;
+mod listener;
+mod reload;
 mod session;
+mod stamp;
+mod stream;
 mod version_one;
 
 pub use config::TlsConfig;
 pub use files::TlsFiles;
-pub(crate) use handshake::accept;
+pub(crate) use handshake::{accept, accept_in_time};
 pub(crate) use handshakes::Handshakes;
+pub use listener::TlsListener;
+pub use reload::{TlsReloader, TlsSource};
 pub(crate) use session::TlsSession;
+pub(crate) use stream::ConnectionStream;

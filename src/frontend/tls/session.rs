@@ -21,12 +21,20 @@ const FRUITLESS_BYTES_MAX: usize = 48 << 10;
 
 pub(crate) struct TlsSession {
     connection: ServerConnection,
+    /// The first byte that came.
+    first: Option<u8>,
+    /// Plain bytes that are encrypted, and not reported as sent yet.
+    unreported_bytes: usize,
 }
 
 impl TlsSession {
     pub(super) fn new(mut connection: ServerConnection) -> Box<TlsSession> {
         connection.set_buffer_limit(Some(SEND_BYTES_MAX));
-        Box::new(TlsSession { connection })
+        Box::new(TlsSession {
+            connection,
+            first: None,
+            unreported_bytes: 0,
+        })
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -36,6 +44,11 @@ impl TlsSession {
     /// What both sides agreed to speak.
     pub(super) fn protocol(&self) -> Option<&[u8]> {
         self.connection.alpn_protocol()
+    }
+
+    /// The first byte that the peer sent.
+    pub(super) fn first_byte(&self) -> Option<u8> {
+        self.first
     }
 
     /// Whether encrypted bytes wait for the socket.
@@ -49,7 +62,12 @@ impl TlsSession {
         stream: &mut ShardStream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        polled(self.connection.read_tls(&mut SocketIo { stream, context }))
+        let mut wire = SocketIo {
+            stream,
+            context,
+            first: &mut self.first,
+        };
+        polled(self.connection.read_tls(&mut wire))
     }
 
     /// Works on what was received.
@@ -97,8 +115,8 @@ impl TlsSession {
         let mut reader = self.connection.reader();
         let plain = match reader.fill_buf() {
             Ok(plain) => plain,
-            // HTTP/2 knows by itself whether anything is missing, and many a client leaves without
-            // a word.
+            // A request, of HTTP/1 as of HTTP/2, says by itself whether anything is missing, and
+            // many a client leaves without a word.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
             Err(error) => return Err(error),
         };
@@ -124,6 +142,22 @@ impl TlsSession {
         Poll::Ready(Ok(count))
     }
 
+    /// The same, ready once the socket has what was encrypted; until then it is to be called again
+    /// with the same bytes.
+    pub(super) fn poll_send_through(
+        &mut self,
+        stream: &mut ShardStream,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.unreported_bytes == 0 {
+            ready!(self.poll_flush(stream, context))?;
+            self.unreported_bytes = self.connection.writer().write_vectored(pieces)?;
+        }
+        ready!(self.poll_flush(stream, context))?;
+        Poll::Ready(Ok(std::mem::take(&mut self.unreported_bytes)))
+    }
+
     /// Sends what is encrypted. Ready when the socket has all of it.
     pub(crate) fn poll_flush(
         &mut self,
@@ -131,7 +165,11 @@ impl TlsSession {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while self.connection.wants_write() {
-            let mut wire = SocketIo { stream, context };
+            let mut wire = SocketIo {
+                stream,
+                context,
+                first: &mut self.first,
+            };
             if ready!(polled(self.connection.write_tls(&mut wire)))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -172,6 +210,7 @@ fn polled<T>(outcome: io::Result<T>) -> Poll<io::Result<T>> {
 struct SocketIo<'a, 'b> {
     stream: &'a mut ShardStream,
     context: &'a mut Context<'b>,
+    first: &'a mut Option<u8>,
 }
 
 fn unpolled<T>(outcome: Poll<io::Result<T>>) -> io::Result<T> {
@@ -183,7 +222,11 @@ fn unpolled<T>(outcome: Poll<io::Result<T>>) -> io::Result<T> {
 
 impl Read for SocketIo<'_, '_> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        unpolled(self.stream.poll_receive(self.context, target))
+        let count = unpolled(self.stream.poll_receive(self.context, target))?;
+        if self.first.is_none() && count > 0 {
+            *self.first = target.first().copied();
+        }
+        Ok(count)
     }
 }
 

@@ -115,6 +115,10 @@ impl HttpConnection {
                 return Err(ConnectionClosed);
             }
             self.budget.note_moved(sent);
+            if !self.stream.is_plain() {
+                // The socket takes it from a client that is always faster than the cipher.
+                self.turn.spend(self.stream.work_bytes(sent)).await;
+            }
             IoSlice::advance_slices(&mut pieces, sent);
         }
         Ok(())
@@ -180,8 +184,11 @@ impl HttpConnection {
     /// unread bytes would reset the connection and could take the answer away from the client.
     pub(super) async fn linger(&mut self) -> Result<(), ConnectionClosed> {
         self.flush().await?;
-        conch_net::finish_sending(self.stream.socket());
         let deadline_ns = deadline_after(LINGER);
+        self.guard.wait(WaitReason::Sending, deadline_ns);
+        std::future::poll_fn(|context| self.stream.poll_finish(context))
+            .await
+            .map_err(|_| ConnectionClosed)?;
         let mut received_bytes = 0;
         while received_bytes < LINGER_BYTES_MAX {
             let unused_count = self.input.unused().len();

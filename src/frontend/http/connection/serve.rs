@@ -20,6 +20,7 @@ use crate::http::cors;
 use crate::http::head::{self, HeadRefusal, RequestHead};
 use crate::http::input::InputBuffer;
 use crate::shard::{ConnectionGuard, EnsuredModel, HeldPermit, Shard, ShardStream, WaitReason};
+use crate::tls::{self, ConnectionStream};
 
 /// Serves one connection until it ends.
 pub(crate) async fn serve(
@@ -28,6 +29,18 @@ pub(crate) async fn serve(
     guard: ConnectionGuard,
     service: impl HttpService,
 ) {
+    let stream = match service.tls(&shard.options) {
+        None => ConnectionStream::plain(stream),
+        Some(tls) => {
+            let outlasts_drains = guard.outlasts_drains();
+            // Boxed: it is gone when the connection begins.
+            let accepted = Box::pin(tls::accept_in_time(&shard, stream, tls, outlasts_drains));
+            match accepted.await {
+                Some(stream) => stream,
+                None => return,
+            }
+        }
+    };
     let budget = Arc::clone(guard.shares().own());
     let mut connection = HttpConnection {
         state: HttpState::Idle,
@@ -49,6 +62,9 @@ pub(crate) async fn serve(
     // However it ends, dropping the stream closes the socket.
     if let Err(ConnectionEnd::Refused(refusal)) = connection.run(&service).await {
         let _ = connection.refuse(&refusal).await;
+    }
+    if matches!(connection.state, HttpState::Idle | HttpState::Closing) {
+        connection.stream.finish_now();
     }
 }
 
@@ -324,6 +340,7 @@ impl HttpConnection {
         let count = std::future::poll_fn(|context| {
             let room = input.room_mut(shard.options.http_head_bytes_max, &shard.spares);
             if std::mem::take(&mut is_first_look)
+                && stream.is_plain()
                 && shard.wait_for_request(stream.socket())
                 && let Some(outcome) = stream.receive_now(room)
             {
@@ -343,7 +360,7 @@ impl HttpConnection {
         .await
         .map_err(|_| ConnectionClosed)?;
         self.input.received(count);
-        self.turn.spend(count).await;
+        self.turn.spend(self.stream.work_bytes(count)).await;
         Ok(count)
     }
 }

@@ -8,7 +8,9 @@ use super::state::{ConnectionClosed, HttpConnection};
 use crate::access::{GrantedRoute, GuardedRoute};
 use crate::http::answer::HttpResponse;
 use crate::http::head::RequestHead;
+use crate::options::FrontendOptions;
 use crate::shard::{HeldPermit, Shard};
+use crate::tls::TlsConfig;
 
 /// How a listener answers requests.
 pub(crate) trait HttpService {
@@ -16,6 +18,11 @@ pub(crate) trait HttpService {
     type Route<'a>: GuardedRoute;
     /// A request whose head is known.
     type Plan;
+
+    /// What its connections are encrypted by; none if they are not.
+    fn tls<'a>(&self, _options: &'a FrontendOptions) -> Option<&'a TlsConfig> {
+        None
+    }
 
     /// Says what is asked for, and so what one must be allowed to do.
     fn route<'a>(&self, shard: &'a Shard, head: &'a RequestHead<'_>) -> Self::Route<'a>;

@@ -13,7 +13,8 @@ use super::turn::WorkBudget;
 use crate::access_log::AccessRecord;
 use crate::http::head::{BodyFraming, HeadRefusal, HttpMethod, RequestHead};
 use crate::http::input::InputBuffer;
-use crate::shard::{ConnectionGuard, Shard, ShardStream};
+use crate::shard::{ConnectionGuard, Shard};
+use crate::tls::ConnectionStream;
 use crate::trace::ActiveTrace;
 
 /// The connection is over.
@@ -47,7 +48,7 @@ impl From<OutOfMemory> for ConnectionEnd {
 pub(crate) struct HttpConnection {
     pub(super) state: HttpState,
     pub(crate) shard: Rc<Shard>,
-    pub(super) stream: ShardStream,
+    pub(super) stream: ConnectionStream,
     pub(super) guard: ConnectionGuard,
     pub(super) input: InputBuffer,
     pub(super) out: Vec<u8>,

@@ -6,7 +6,8 @@
 use std::future::poll_fn;
 use std::io;
 
-use crate::shard::{ShardStream, yield_now};
+use crate::shard::yield_now;
+use crate::tls::ConnectionStream;
 
 /// Bytes taken in or sent in one turn: some 100 us.
 const TURN_BYTES: usize = 512 << 10;
@@ -23,7 +24,7 @@ impl WorkBudget {
     /// Receives into `room`; 0 is the end of the stream.
     pub(super) async fn receive(
         &mut self,
-        stream: &mut ShardStream,
+        stream: &mut ConnectionStream,
         room: &mut [u8],
     ) -> io::Result<usize> {
         let count = poll_fn(|context| {
@@ -34,7 +35,7 @@ impl WorkBudget {
             outcome
         })
         .await?;
-        self.spend(count).await;
+        self.spend(stream.work_bytes(count)).await;
         Ok(count)
     }
 
