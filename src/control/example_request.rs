@@ -241,36 +241,44 @@ mod tests {
         curl(&config, &target)
     }
 
+    const URL: &str = "http://localhost:8000/v2/models/m/infer";
+    const OUTPUT: &str = "output { name: 'Y' data_type: TYPE_FP32 dims: [ 4 ] } ";
+
+    fn input(name: &str, data_type: &str, dims: &str) -> String {
+        format!("input {{ name: \"{name}\" data_type: TYPE_{data_type} dims: [ {dims} ] }} ")
+    }
+
+    /// Looks at rows of a configuration and the command, or none.
+    fn check(table: &[(String, Option<String>)]) {
+        for (config, expected) in table {
+            let told = told(&format!("name: 'm' backend: 'b' {config}"));
+            assert_eq!(told, *expected, "{config}");
+        }
+    }
+
     #[test]
-    fn commands_for_models() {
-        let url = "http://localhost:8000/v2/models/m/infer";
-        let head = "name: 'm' backend: 'b' ";
-        let input = |name: &str, data_type: &str, dims: &str| {
-            format!("input {{ name: '{name}' data_type: TYPE_{data_type} dims: [ {dims} ] }} ")
-        };
-        let output = "output { name: 'Y' data_type: TYPE_FP32 dims: [ 4 ] } ";
-        // Configuration; the command, or none.
-        let table: [(String, Option<String>); 8] = [
+    fn commands_for_tensors() {
+        check(&[
             (
-                input("X", "FP32", "-1, 2") + &input("B", "BOOL", "1") + output,
+                input("X", "FP32", "-1, 2") + &input("B", "BOOL", "1") + OUTPUT,
                 Some(format!(
-                    r#"curl -sS {url} -d '{{"inputs":[{},{}]}}'"#,
+                    r#"curl -sS {URL} -d '{{"inputs":[{},{}]}}'"#,
                     r#"{"name":"X","datatype":"FP32","shape":[1,2],"data":[1,1]}"#,
                     r#"{"name":"B","datatype":"BOOL","shape":[1],"data":[true]}"#
                 )),
             ),
             (
-                String::from("max_batch_size: 4 ") + &input("it's", "STRING", "2") + output,
+                String::from("max_batch_size: 4 ") + &input("it's", "STRING", "2") + OUTPUT,
                 Some(format!(
-                    r#"curl -sS {url} -d '{{"inputs":[{}]}}'"#,
+                    r#"curl -sS {URL} -d '{{"inputs":[{}]}}'"#,
                     r#"{"name":"it'\''s","datatype":"BYTES","shape":[1,2],"data":["text","text"]}"#
                 )),
             ),
             (
-                input("X", "FP32", "3, 224, 224") + &input("N", "INT64", "1") + output,
+                input("X", "FP32", "3, 224, 224") + &input("N", "INT64", "1") + OUTPUT,
                 Some(format!(
                     "{{ printf %s '{{\"inputs\":[{},{}]}}'; head -c 602112 /dev/zero; }} | \
-                     curl -sS {url} -H 'Inference-Header-Content-Length: 159' --data-binary @-",
+                     curl -sS {URL} -H 'Inference-Header-Content-Length: 159' --data-binary @-",
                     concat!(
                         r#"{"name":"X","datatype":"FP32","shape":[3,224,224],"#,
                         r#""parameters":{"binary_data_size":602112}}"#
@@ -281,7 +289,7 @@ mod tests {
             (
                 input("X", "FP32", "1") + "output { name: 'Y' data_type: TYPE_FP32 dims: [ 65 ] }",
                 Some(format!(
-                    r#"curl -sS {url} -d '{{"inputs":[{}]}}' | cut -c 1-400"#,
+                    r#"curl -sS {URL} -d '{{"inputs":[{}]}}' | cut -c 1-400"#,
                     r#"{"name":"X","datatype":"FP32","shape":[1],"data":[1]}"#
                 )),
             ),
@@ -289,7 +297,7 @@ mod tests {
                 input("X", "FP16", "2") + "output { name: 'Y' data_type: TYPE_BF16 dims: [ 2 ] }",
                 Some(format!(
                     "{{ printf %s '{{{},\"inputs\":[{}]}}'; head -c 4 /dev/zero; }} | curl -sS \
-                     {url} -H 'Inference-Header-Content-Length: 132' --data-binary @- | \
+                     {URL} -H 'Inference-Header-Content-Length: 132' --data-binary @- | \
                      LC_ALL=C tr -c '[:print:]' . | cut -c 1-400",
                     r#""parameters":{"binary_data_output":true}"#,
                     concat!(
@@ -298,12 +306,18 @@ mod tests {
                     )
                 )),
             ),
+        ]);
+    }
+
+    #[test]
+    fn commands_for_kinds_of_models() {
+        check(&[
             (
                 String::from("max_batch_size: 1 sequence_batching { } ")
                     + &input("X", "INT32", "1")
-                    + output,
+                    + OUTPUT,
                 Some(format!(
-                    r#"curl -sS {url} -d '{{{},"inputs":[{}]}}'"#,
+                    r#"curl -sS {URL} -d '{{{},"inputs":[{}]}}'"#,
                     concat!(
                         r#""parameters":{"sequence_id":1,"#,
                         r#""sequence_start":true,"sequence_end":true}"#
@@ -315,20 +329,17 @@ mod tests {
                 String::from("model_transaction_policy { decoupled: true } ")
                     + &input("X", "INT32", "2")
                     + &input("S", "STRING", "1")
-                    + output,
+                    + OUTPUT,
                 Some(format!(
                     r#"curl -sSN {}generate_stream -d '{{"S":"text","X":[1,1]}}'"#,
-                    url.trim_end_matches("infer")
+                    URL.trim_end_matches("infer")
                 )),
             ),
             (
-                input("X", "FP32", "1000000, 1000000, 1000000, 1000000") + output,
+                input("X", "FP32", "1000000, 1000000, 1000000, 1000000") + OUTPUT,
                 None,
             ),
-        ];
-        for (config, expected) in table {
-            assert_eq!(told(&format!("{head}{config}")), expected, "{config}");
-        }
+        ]);
     }
 
     #[test]
