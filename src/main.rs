@@ -8,18 +8,20 @@
 mod certificates;
 mod check;
 mod diagnosis;
+mod examples;
 mod machine;
 mod poll;
 mod signals;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use conch_cli::{Arguments, Command, EarlyExit, version};
-use conch_control::EngineOptions;
 use conch_control::server::Server;
+use conch_control::{ControlMode, EngineOptions, StandaloneModel, StandaloneRepository};
 use conch_engine::Error;
 use conch_frontend::{Frontend, FrontendOptions, ShardAffinity, TlsReloader};
 use conch_log as log;
@@ -27,6 +29,7 @@ use conch_memory::{Reserve, SparseArray, unused};
 use conch_net::signal::{self, Signals};
 
 use certificates::Certificates;
+use examples::HttpSecurity;
 use machine::MachineFacts;
 use signals::SignalWatch;
 
@@ -48,41 +51,27 @@ fn main() -> ExitCode {
     }
     unused::register(conch_memory::MIMALLOC);
     conch_net::limits::save_address_space();
-    let arguments = match conch_cli::parse_command(std::env::args().skip(1), &environment) {
+    let words: Result<Vec<String>, _> = std::env::args_os()
+        .skip(1)
+        .map(std::ffi::OsString::into_string)
+        .collect();
+    let words = match words {
+        Ok(words) => words,
+        Err(word) => return refuse(&format!("Unexpected argument, not in UTF-8: {word:?}")),
+    };
+    let arguments = match conch_cli::parse_command(words, &environment) {
         Ok(Command::Serve(arguments)) => *arguments,
         Ok(Command::Check(command)) => return check::run(*command),
         Ok(Command::Doctor(command)) => return diagnosis::run(command),
-        Err(EarlyExit::CheckHelp) => {
-            print!("{}", conch_cli::check_usage());
-            return ExitCode::SUCCESS;
-        }
-        Err(EarlyExit::DoctorHelp) => {
-            print!("{}", conch_cli::doctor_usage());
-            return ExitCode::SUCCESS;
-        }
-        Err(EarlyExit::Help) => {
-            print!("{}", conch_cli::usage());
-            return ExitCode::SUCCESS;
-        }
-        Err(EarlyExit::Version) => {
-            println!("{}", version());
-            return ExitCode::SUCCESS;
-        }
-        Err(EarlyExit::Bad { flag, reason }) => {
-            if flag.is_empty() {
-                eprintln!("{reason}");
-            } else {
-                eprintln!("Bad option: \"--{flag}\".\n{reason}");
-            }
-            eprintln!("'conch --help' lists all options.");
-            return ExitCode::FAILURE;
-        }
-        Err(EarlyExit::Clash(reason)) => {
-            eprintln!("{reason}");
-            return ExitCode::FAILURE;
-        }
+        Ok(Command::Completions(shell)) => return print(&conch_cli::completions(shell)),
+        Ok(Command::Manual) => return print(&conch_cli::manual()),
+        Err(exit) => return exit_early(&exit),
     };
-    let outcome = run(arguments);
+    let models = match conch_control::standalone_models(&arguments.model_files) {
+        Ok(models) => models,
+        Err(reason) => return refuse(&reason),
+    };
+    let outcome = run(arguments, &models);
     if let Err(StartFailure { message, is_logged }) = &outcome {
         // A user who counts the lines of an error on the console is to find one.
         let is_seen =
@@ -96,6 +85,31 @@ fn main() -> ExitCode {
         // Threads may still be inside of plug-ins, whose exit handlers must not run then.
         signal::end_process(1);
     }
+    ExitCode::SUCCESS
+}
+
+/// What the command line asks for in place of serving, or what is wrong with it.
+fn exit_early(exit: &EarlyExit) -> ExitCode {
+    match exit {
+        EarlyExit::Bad { flag, reason } if flag.is_empty() => refuse(reason),
+        EarlyExit::Bad { flag, reason } => refuse(&format!("Bad option: \"--{flag}\".\n{reason}")),
+        EarlyExit::Clash(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+        exit => print(&conch_cli::text(exit).unwrap_or_default()),
+    }
+}
+
+fn refuse(reason: &str) -> ExitCode {
+    eprintln!("{reason}");
+    eprintln!("'conch --help' lists all options.");
+    ExitCode::FAILURE
+}
+
+/// Whoever reads may be gone.
+fn print(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
 
@@ -116,7 +130,7 @@ impl From<String> for StartFailure {
 }
 
 /// Serves until a signal comes.
-fn run(arguments: Arguments) -> Result<(), StartFailure> {
+fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFailure> {
     start_reporting(&arguments)?;
     let machine = machine::prepare(&arguments).map_err(|reason| format!("error: {reason}"))?;
     // Before the first thread of a model: a signal during a long load must not leave half-started
@@ -126,13 +140,14 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
         .map_err(|error| format!("error: {} - {}", error.code.name(), error.message))?;
     // Loading may take minutes. It is looked at again when the models are there, by then listening.
     conch_frontend::check_addresses(&network).map_err(network_failure)?;
+    let poll_period = arguments.poll_period();
+    let sources = conch_cli::tls_sources(&arguments, &network);
+    let (engine, _repository) = with_standalone(arguments.engine, models)?;
     let times = StopTimes {
         drain_delay: arguments.drain_delay,
-        exit_timeout: arguments.engine.exit_timeout,
+        exit_timeout: engine.exit_timeout,
     };
-    let poll_period = arguments.poll_period();
-    let stop_request = Arc::clone(&arguments.engine.stop_request);
-    let sources = conch_cli::tls_sources(&arguments, &network);
+    let stop_request = Arc::clone(&engine.stop_request);
     let certificates = Certificates::new(TlsReloader::new(sources));
     let watch = SignalWatch::start(
         signals,
@@ -147,7 +162,11 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
     let options = EngineOptions {
         shard_cpus: machine.shard_cpus,
         pins_shards: network.shard_affinity != ShardAffinity::Set,
-        ..arguments.engine
+        ..engine
+    };
+    let security = HttpSecurity {
+        is_tls: network.http_tls.is_some(),
+        restrictions: network.http_restrictions.clone(),
     };
     let started = conch_ffi::start(options, arguments.plugins);
     watch.started();
@@ -178,6 +197,7 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
         Ok(()) => log::info!("serving: {urls}"),
         Err(_) => log::warning!("no model is served, see the error above; listening: {urls}"),
     }
+    examples::print(&server, frontend.addresses(), &security, models);
     // What the start needed: this thread does nothing from here on.
     unused::give_to_system();
     let number = watch
@@ -186,6 +206,30 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
     log::info!("{} received, stopping", signals::signal_name(number));
     drop((poller, certificate_watch));
     stop(&times, &server, frontend).map_err(StartFailure::from)
+}
+
+/// The options with the models that lie in no repository, and the repository that they are laid out
+/// in, which goes with the value.
+fn with_standalone(
+    mut engine: EngineOptions,
+    models: &[StandaloneModel],
+) -> Result<(EngineOptions, Option<StandaloneRepository>), String> {
+    if models.is_empty() {
+        return Ok((engine, None));
+    }
+    let parent = std::env::temp_dir();
+    let repository = StandaloneRepository::lay_out(models, &parent, engine.expands_config)
+        .map_err(|error| format!("error: {} - {}", error.code.name(), error.message))?;
+    engine.model_repositories.push(repository.path());
+    let is_named = engine.startup_models != ["*"];
+    if engine.model_control_mode == ControlMode::Explicit && is_named {
+        // Who names a file wants it served, without having to name it twice.
+        let names = models.iter().map(|model| model.name.clone());
+        engine.startup_models.extend(names);
+        engine.startup_models.sort();
+        engine.startup_models.dedup();
+    }
+    Ok((engine, Some(repository)))
 }
 
 /// Says what the command line left to say, and where log lines go from here on.

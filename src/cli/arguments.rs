@@ -19,6 +19,8 @@ use crate::trace::TraceFlags;
 pub struct Arguments {
     pub log: LogSettings,
     pub engine: EngineOptions,
+    /// Words that are no options: models to serve that lie in no repository.
+    pub model_files: Vec<String>,
     /// Without endpoints and TLS: `frontend_options` completes it.
     pub frontend: FrontendOptions,
     pub plugins: HostOptions,
@@ -81,6 +83,7 @@ impl Default for Arguments {
                 format: LogFormat::Default,
             },
             engine: EngineOptions::default(),
+            model_files: Vec::new(),
             frontend: FrontendOptions::default(),
             plugins: HostOptions::default(),
             listeners: Listeners::default(),

@@ -50,7 +50,7 @@ fn check_pairs(arguments: &Arguments) -> Result<(), EarlyExit> {
     if let Some(port) = arguments.listeners.invalid_port() {
         return Err(bad(port.flag, out_of_bound(&port.value)));
     }
-    if engine.model_repositories.is_empty() {
+    if engine.model_repositories.is_empty() && arguments.model_files.is_empty() {
         return Err(bad(
             "model-repository",
             "Error: --model-repository must be specified",

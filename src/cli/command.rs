@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use crate::arguments::Arguments;
 use crate::cloud::CloudVariables;
+use crate::command_table::{COMMANDS, COMPLETIONS, DOCTOR, MANUAL};
+use crate::completions::Shell;
 use crate::flag::EarlyExit;
 use crate::parse::{parse, parse_beside};
 
@@ -13,6 +15,10 @@ pub enum Command {
     Serve(Box<Arguments>),
     Check(Box<CheckCommand>),
     Doctor(DoctorCommand),
+    /// Print completions for a shell.
+    Completions(Shell),
+    /// Print the man page.
+    Manual,
 }
 
 /// `conch check`: looks at model repositories and serves nothing.
@@ -40,10 +46,44 @@ pub fn parse_command(
     environment: CloudVariables<'_>,
 ) -> Result<Command, EarlyExit> {
     let mut words = words.into_iter().peekable();
-    match words.next_if(|word| [CHECK, DOCTOR].contains(&word.as_str())) {
-        Some(word) if word == DOCTOR => parse_doctor(words).map(Command::Doctor),
+    let is_command = |word: &String| COMMANDS.iter().any(|command| command.name == word);
+    match words.next_if(is_command).as_deref() {
+        Some(DOCTOR) => parse_doctor(words).map(Command::Doctor),
+        Some(COMPLETIONS) => parse_completions(words).map(Command::Completions),
+        Some(MANUAL) => parse_manual(words),
         Some(_) => parse_check(words, environment).map(|check| Command::Check(Box::new(check))),
         None => parse(words, environment).map(|arguments| Command::Serve(Box::new(arguments))),
+    }
+}
+
+fn parse_completions(mut words: impl Iterator<Item = String>) -> Result<Shell, EarlyExit> {
+    let word = words.next();
+    if matches!(word.as_deref(), Some("-h" | "--help")) {
+        return Err(EarlyExit::CompletionsHelp);
+    }
+    let shell = word.as_deref().and_then(Shell::of);
+    match (shell, words.next()) {
+        (Some(shell), None) => Ok(shell),
+        (_, stray) => Err(unexpected(stray.or(word), COMPLETIONS_HINT)),
+    }
+}
+
+fn parse_manual(mut words: impl Iterator<Item = String>) -> Result<Command, EarlyExit> {
+    match words.next() {
+        None => Ok(Command::Manual),
+        Some(word) if ["-h", "--help"].contains(&word.as_str()) => Err(EarlyExit::ManualHelp),
+        stray => Err(unexpected(stray, MANUAL_HINT)),
+    }
+}
+
+/// The refusal of a word, or of too few.
+fn unexpected(word: Option<String>, hint: &str) -> EarlyExit {
+    EarlyExit::Bad {
+        flag: String::new(),
+        reason: match word {
+            Some(word) => format!("Unexpected argument: {word}\n{hint}"),
+            None => String::from(hint),
+        },
     }
 }
 
@@ -53,12 +93,7 @@ fn parse_doctor(words: impl Iterator<Item = String>) -> Result<DoctorCommand, Ea
         match word.as_str() {
             "-h" | "--help" => return Err(EarlyExit::DoctorHelp),
             "--json" => prints_json = true,
-            _ => {
-                return Err(EarlyExit::Bad {
-                    flag: String::new(),
-                    reason: format!("Unexpected argument: {word}\n{DOCTOR_HINT}"),
-                });
-            }
+            _ => return Err(unexpected(Some(word), DOCTOR_HINT)),
         }
     }
     Ok(DoctorCommand { prints_json })
@@ -96,8 +131,8 @@ fn parse_check(
     })
 }
 
-const CHECK: &str = "check";
-const DOCTOR: &str = "doctor";
+const COMPLETIONS_HINT: &str = "Usage: conch completions bash|zsh|fish";
+const MANUAL_HINT: &str = "Usage: conch man";
 const DOCTOR_HINT: &str = "Usage: conch doctor [--json]; 'conch doctor --help' tells more.";
 const HINT: &str = "Usage: conch check REPOSITORY... [--load] [--json] [options]; 'conch check \
                     --help' tells more.";
@@ -162,6 +197,42 @@ mod tests {
     }
 
     #[test]
+    fn texts_for_shells_and_man() {
+        for (line, expected) in [
+            ("completions bash", Ok(Some(Shell::Bash))),
+            ("completions zsh", Ok(Some(Shell::Zsh))),
+            ("completions fish", Ok(Some(Shell::Fish))),
+            ("man", Ok(None)),
+            ("completions --help", Err(EarlyExit::CompletionsHelp)),
+            ("man -h", Err(EarlyExit::ManualHelp)),
+        ] {
+            let outcome = parsed(line).map(|command| match command {
+                Command::Completions(shell) => Some(shell),
+                Command::Manual => None,
+                other => panic!("{line}: {other:?}"),
+            });
+            assert_eq!(outcome, expected, "{line}");
+        }
+        for (line, expected) in [
+            ("completions", "Usage: conch completions bash|zsh|fish"),
+            (
+                "completions tcsh",
+                "Unexpected argument: tcsh\nUsage: conch completions bash|zsh|fish",
+            ),
+            (
+                "completions bash zsh",
+                "Unexpected argument: zsh\nUsage: conch completions bash|zsh|fish",
+            ),
+            ("man ls", "Unexpected argument: ls\nUsage: conch man"),
+        ] {
+            let Err(EarlyExit::Bad { reason, .. }) = parsed(line) else {
+                panic!("{line}");
+            };
+            assert_eq!(reason, expected, "{line}");
+        }
+    }
+
+    #[test]
     fn wrong_usage_is_told_with_the_usage() {
         let table = [
             ("check", "--model-repository must be specified"),
@@ -180,13 +251,14 @@ mod tests {
         for line in ["check --help", "check m -h"] {
             assert_eq!(parsed(line).unwrap_err(), EarlyExit::CheckHelp, "{line}");
         }
-        for line in ["m", "--load", "--model-repository=m check", "--json"] {
+        for line in ["--load", "--json", "--model-repository=m -x"] {
             let Err(EarlyExit::Bad { reason, .. }) = parsed(line) else {
                 panic!("{line}");
             };
             assert!(!reason.contains("conch check"), "{line}");
         }
-        let served = parsed("--model-repository=m");
-        assert!(matches!(served, Ok(Command::Serve(_))));
+        for line in ["--model-repository=m", "m", "--model-repository=m check"] {
+            assert!(matches!(parsed(line), Ok(Command::Serve(_))), "{line}");
+        }
     }
 }

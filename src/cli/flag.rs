@@ -19,6 +19,10 @@ pub enum EarlyExit {
     CheckHelp,
     /// `--help` of `conch doctor`, likewise.
     DoctorHelp,
+    /// `--help` of `conch completions`, likewise.
+    CompletionsHelp,
+    /// `--help` of `conch man`, likewise.
+    ManualHelp,
     /// `--version`: print the version to standard output and exit 0.
     Version,
     /// A bad flag: its name and the reason to standard error, exit 1.
@@ -139,7 +143,7 @@ impl Flag {
     }
 
     /// The values that it takes, if they are few and have names.
-    fn choices(&self) -> Option<Vec<&'static str>> {
+    pub fn choices(&self) -> Option<Vec<&'static str>> {
         match self.takes {
             FlagValueKind::Text(words) if words.contains('|') && !words.contains('<') => {
                 Some(words.split('|').collect())

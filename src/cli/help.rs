@@ -1,7 +1,8 @@
 //! The texts of `--help` and `--version`.
 
 use crate::arguments::Arguments;
-use crate::flag::{Flag, FlagEffect, FlagValueKind};
+use crate::command_table::COMMANDS;
+use crate::flag::{EarlyExit, Flag, FlagEffect, FlagValueKind};
 use crate::table::GROUPS;
 
 /// The name and version of this program, and whose interfaces it has.
@@ -13,9 +14,26 @@ pub fn version() -> String {
     )
 }
 
+/// The text that is asked for in place of serving, if it is one.
+pub fn text(exit: &EarlyExit) -> Option<String> {
+    match exit {
+        EarlyExit::Help => Some(usage()),
+        EarlyExit::CheckHelp => Some(check_usage()),
+        EarlyExit::DoctorHelp => Some(String::from(DOCTOR)),
+        EarlyExit::CompletionsHelp => Some(String::from(COMPLETIONS)),
+        EarlyExit::ManualHelp => Some(String::from(MANUAL)),
+        EarlyExit::Version => Some(version() + "\n"),
+        EarlyExit::Bad { .. } | EarlyExit::Clash(_) => None,
+    }
+}
+
 /// The text of `--help`.
 pub fn usage() -> String {
-    let mut text = format!("{}\n{SERVE}", version());
+    let mut text = format!("{}\nUsage: conch [options] [[NAME=]MODEL...]\n", version());
+    for command in &COMMANDS {
+        text.push_str(&format!("       conch {}\n", command.usage));
+    }
+    text.push_str(SERVE);
     let mut defaults = Arguments::default();
     for group in GROUPS {
         if group.title.is_empty() {
@@ -31,7 +49,7 @@ pub fn usage() -> String {
 }
 
 /// The text of `conch check --help`.
-pub fn check_usage() -> String {
+fn check_usage() -> String {
     let mut text = String::from(CHECK);
     let mut defaults = Arguments::default();
     let flags = GROUPS.iter().flat_map(|group| group.flags);
@@ -41,25 +59,28 @@ pub fn check_usage() -> String {
     text
 }
 
-/// The text of `conch doctor --help`.
-pub fn doctor_usage() -> &'static str {
-    DOCTOR
-}
-
 /// One flag's lines.
 fn line(flag: &Flag, defaults: &mut Arguments) -> String {
-    let value = match flag.takes {
-        FlagValueKind::Nothing => String::new(),
-        FlagValueKind::Bool => String::from(" <boolean>"),
-        FlagValueKind::Int => String::from(" <integer>"),
-        FlagValueKind::Text(name) => format!(" {name}"),
+    let value = match value_name(flag) {
+        "" => String::new(),
+        name => format!(" {name}"),
     };
     let help = described(flag, defaults);
     format!("  --{}{value}\n\t{help}\n", flag.name)
 }
 
+/// What stands for the value of `flag`; empty if it takes none.
+pub(crate) fn value_name(flag: &Flag) -> &'static str {
+    match flag.takes {
+        FlagValueKind::Nothing => "",
+        FlagValueKind::Bool => "<boolean>",
+        FlagValueKind::Int => "<integer>",
+        FlagValueKind::Text(name) => name,
+    }
+}
+
 /// The help of `flag` with its default, and what becomes of it in this version.
-fn described(flag: &Flag, defaults: &mut Arguments) -> String {
+pub(crate) fn described(flag: &Flag, defaults: &mut Arguments) -> String {
     let help = match flag.shown(defaults) {
         Some(default) => flag.help.replace(DEFAULT, &default),
         None => String::from(flag.help),
@@ -74,16 +95,37 @@ fn described(flag: &Flag, defaults: &mut Arguments) -> String {
 /// The place of the default in a flag's help.
 const DEFAULT: &str = "{}";
 
-const SERVE: &str = "\
-Usage: conch [options]
-       conch check REPOSITORY... [--load] [--json] [options]
-       conch doctor [--json]
-
+const SERVE: &str = "
   Serves the models of a Triton model repository over HTTP and gRPC.
   Example: conch --model-repository=/models --backend-directory=/backends
 
+  A MODEL is a model's file or its directory, which is served without a repository, under the name
+  of the file or as NAME; a request that works is printed for each.
+  Example: conch net.onnx
+
   conch check says what is wrong with each model, and serves nothing: see conch check --help.
   conch doctor says what of this machine slows a server down, and how to change it.
+  conch completions and conch man print texts for shells and for man.
+";
+
+const COMPLETIONS: &str = "\
+Usage: conch completions bash|zsh|fish
+
+  Prints a script that completes the words of conch in a shell.
+  bash: source <(conch completions bash)
+\tor, for good, conch completions bash > ~/.local/share/bash-completion/completions/conch
+  zsh: source <(conch completions zsh), behind compinit
+\tor, for good, conch completions zsh > _conch in a folder of $fpath
+  fish: conch completions fish | source
+\tor, for good, conch completions fish > ~/.config/fish/completions/conch.fish
+";
+
+const MANUAL: &str = "\
+Usage: conch man
+
+  Prints the man page.
+  Example: conch man | man -l -
+\tor, for good, conch man > ~/.local/share/man/man1/conch.1
 ";
 
 const CHECK: &str = "\

@@ -1,5 +1,5 @@
 //! From command-line words to [`Arguments`], with Triton's parsing rules: GNU long options (`--flag
-//! value`, `--flag=value`, unambiguous prefixes), no short options, no positional words.
+//! value`, `--flag=value`, unambiguous prefixes), no short options. Other words name models.
 
 use crate::arguments::Arguments;
 use crate::check;
@@ -36,6 +36,10 @@ pub fn parse_beside(
         }
         if word == "-h" {
             return Err(EarlyExit::Help);
+        }
+        if !word.starts_with('-') && !word.is_empty() {
+            arguments.model_files.push(word);
+            continue;
         }
         let Some(named) = word.strip_prefix("--").filter(|named| !named.is_empty()) else {
             return Err(EarlyExit::Bad {
@@ -75,6 +79,7 @@ pub fn parse_beside(
         flag.apply(&mut arguments, &value).map_err(bad)?;
     }
     if arguments.engine.model_repositories.is_empty()
+        && arguments.model_files.is_empty()
         && let Some(path) = environment("AIP_STORAGE_URI").filter(|path| !path.is_empty())
     {
         arguments.engine.model_repositories.push(path.into());

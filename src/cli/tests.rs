@@ -49,6 +49,21 @@ fn accepts_both_forms_prefixes_and_repeats() {
 }
 
 #[test]
+fn words_that_are_no_options_name_models() {
+    for (line, files, repositories) in [
+        ("a.onnx", &["a.onnx"][..], &[][..]),
+        ("b --log-verbose 1 a", &["b", "a"], &[]),
+        ("--model-repository=m a=b.onnx", &["a=b.onnx"], &["m"]),
+        ("--model-repository m", &[], &["m"]),
+    ] {
+        let arguments = parsed(line).unwrap();
+        assert_eq!(arguments.model_files, files, "{line}");
+        let expected: Vec<PathBuf> = repositories.iter().map(PathBuf::from).collect();
+        assert_eq!(arguments.engine.model_repositories, expected, "{line}");
+    }
+}
+
+#[test]
 fn owners_of_shared_memory() {
     let owners = |line: &str| {
         let arguments = parsed(&format!("--model-repository=m {line}")).unwrap();
@@ -183,7 +198,7 @@ fn caches() {
 #[test]
 fn refuses_with_a_reason() {
     for (line, expected) in [
-        ("stray", "Unexpected argument: stray"),
+        ("", "Error: --model-repository must be specified"),
         ("-x", "Unexpected argument: -x"),
         ("--http-port", "the option needs a value"),
         ("--http-port=x", "Invalid option value. Got x"),
@@ -219,7 +234,6 @@ fn refuses_with_a_reason() {
             "--http-max-input-size=0",
             "Error: --http-max-input-size must be greater than 0.",
         ),
-        ("", "Error: --model-repository must be specified"),
         (
             "--model-repository=m --grpc-port=8000",
             "The server cannot listen to HTTP requests and GRPC requests at the same address and \

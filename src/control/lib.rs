@@ -10,6 +10,7 @@
 pub mod agents;
 pub mod check;
 pub mod documents;
+pub mod example_request;
 mod gpu_watch;
 pub mod json;
 mod load_overrides;
@@ -31,6 +32,8 @@ pub use load_overrides::{LOAD_FILES_MAX, Overrides};
 pub use on_demand::OnDemand;
 pub use options::{ControlMode, EngineOptions, OnDemandSettings};
 pub use repository::remote;
-pub use repository::{RemoteRepositories, ScratchDirectory};
+pub use repository::{
+    RemoteRepositories, ScratchDirectory, StandaloneModel, StandaloneRepository, standalone_models,
+};
 pub use server::Server;
 pub use server_metadata::{IndexRow, ServerMetadata};

@@ -1,0 +1,45 @@
+//! The commands: first words that ask for something else than to serve.
+
+/// A first word that asks for something else than to serve.
+#[derive(Debug)]
+pub struct CommandRow {
+    pub name: &'static str,
+    /// With its words.
+    pub usage: &'static str,
+    pub summary: &'static str,
+    /// Flags that only it has.
+    pub flags: &'static [&'static str],
+}
+
+/// Every command, in the order of `--help`.
+pub const COMMANDS: [CommandRow; 4] = [
+    CommandRow {
+        name: CHECK,
+        usage: "check REPOSITORY... [--load] [--json] [options]",
+        summary: "Say what is wrong with each model of repositories, and serve nothing",
+        flags: &["load", "json"],
+    },
+    CommandRow {
+        name: DOCTOR,
+        usage: "doctor [--json]",
+        summary: "Say what of this machine slows a server down, and how to change it",
+        flags: &["json"],
+    },
+    CommandRow {
+        name: COMPLETIONS,
+        usage: "completions bash|zsh|fish",
+        summary: "Print completions for a shell",
+        flags: &[],
+    },
+    CommandRow {
+        name: MANUAL,
+        usage: "man",
+        summary: "Print the man page",
+        flags: &[],
+    },
+];
+
+pub const CHECK: &str = "check";
+pub const DOCTOR: &str = "doctor";
+pub const COMPLETIONS: &str = "completions";
+pub const MANUAL: &str = "man";
