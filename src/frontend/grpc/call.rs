@@ -36,6 +36,7 @@ use super::{
 use crate::access::GrantedRoute;
 use crate::coding::ContentCoding;
 use crate::shard::{ConnectionShares, Shard, Timer};
+use crate::trace::RemoteContext;
 
 /// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
 ///
@@ -142,6 +143,10 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         true => shard.tenant(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
         false => None,
     };
+    let remote = match method.is_inference() && shard.tracing.takes_context() {
+        true => RemoteContext::read(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
+        false => None,
+    };
     let tenant_header = shard.options.tenant_header.as_deref();
     Ok(CallHead {
         method: granted,
@@ -150,6 +155,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         sender: CallMetadata {
             forwarded,
             tenant,
+            remote: remote.map(Box::new),
             budget: shares.of_request(tenant_header, &shard.budget, |name| {
                 head.headers.get(name).map(http::HeaderValue::as_bytes)
             }),

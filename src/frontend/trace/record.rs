@@ -7,6 +7,8 @@ use conch_engine::request::trace::{Trace, TraceActivity, TraceSink, TracedTensor
 use conch_engine::{ModelVersion, RequestObserver, Shape, clock};
 use conch_memory::try_extend;
 
+use super::otel::context::RemoteContext;
+use super::otel::position::SpanPosition;
 use super::queue::{QueueRoom, TraceMessage};
 use super::settings::TraceSetting;
 
@@ -51,6 +53,21 @@ pub(super) struct TraceRecord {
     pub(super) parent_id: u64,
     /// Of the steps of an ensemble.
     pub(super) children: Vec<TraceRecord>,
+    /// While spans are exported.
+    pub(super) span: Option<SpanPosition>,
+}
+
+impl TraceRecord {
+    /// How many spans it makes; at most as many, if it is of a backend that names them wrongly.
+    fn span_count(&self) -> usize {
+        let begins = |entry: &&TraceEntry| match entry {
+            TraceEntry::Time(station, _) => [REQUEST_START, "COMPUTE_START"].contains(station),
+            TraceEntry::Own(name, _) => name.ends_with("_START"),
+            TraceEntry::Tensor(_) => false,
+        };
+        let below = self.children.iter().map(TraceRecord::span_count);
+        self.entries.iter().filter(begins).count() + below.sum::<usize>()
+    }
 }
 
 /// A trace that is being taken. It ends when the last who knows it lets go.
@@ -63,17 +80,25 @@ pub(crate) struct ActiveTrace {
     /// asks: what it lets go of becomes part of that.
     parent: Option<Arc<ActiveTrace>>,
     children: Mutex<Vec<TraceRecord>>,
+    span: Option<SpanPosition>,
 }
 
 impl ActiveTrace {
-    pub(super) fn new(setting: &Arc<TraceSetting<TraceRecord>>) -> ActiveTrace {
-        ActiveTrace::below(None, setting)
+    /// The trace of a request that came in, below the span of its client if that named one.
+    pub(super) fn new(
+        setting: &Arc<TraceSetting<TraceRecord>>,
+        remote: Option<RemoteContext>,
+    ) -> ActiveTrace {
+        let has_spans = setting.queue().has_collector();
+        let span = has_spans.then(|| SpanPosition::begin(remote));
+        ActiveTrace::below(None, setting, span)
     }
 
     /// The trace of a step of an ensemble, or of no step.
     fn below(
         parent: Option<Arc<ActiveTrace>>,
         setting: &Arc<TraceSetting<TraceRecord>>,
+        span: Option<SpanPosition>,
     ) -> ActiveTrace {
         ActiveTrace {
             id: next_id(),
@@ -82,6 +107,7 @@ impl ActiveTrace {
             entries: Mutex::new(Vec::with_capacity(16)),
             parent,
             children: Mutex::default(),
+            span,
         }
     }
 
@@ -135,6 +161,7 @@ impl Drop for ActiveTrace {
             entries: std::mem::take(entries),
             parent_id: self.parent.as_ref().map_or(0, |parent| parent.id),
             children: std::mem::take(children),
+            span: self.span.take().map(SpanPosition::end),
         };
         if let Some(parent) = &self.parent {
             let mut siblings = parent
@@ -146,9 +173,10 @@ impl Drop for ActiveTrace {
             }
             return;
         }
+        let weight = record.span.as_ref().map_or(1, |_| 1 + record.span_count());
         self.setting
             .queue()
-            .push(TraceMessage::Trace(Box::new(record)));
+            .push(TraceMessage::Trace(Box::new(record), weight));
     }
 }
 
@@ -183,12 +211,18 @@ impl TraceSink for EngineSink {
         self.0.id
     }
 
+    fn context(&self) -> Option<String> {
+        self.0.span.as_ref().map(SpanPosition::to_json)
+    }
+
+    /// Spans show no tensors.
     fn wants_tensors(&self) -> bool {
-        self.0.setting.values.levels.tensors
+        self.0.setting.values.levels.tensors && self.0.span.is_none()
     }
 
     fn spawn(&self, model: &Arc<str>, version: i64, request_id: &str) -> Option<Trace> {
-        let child = ActiveTrace::below(Some(Arc::clone(&self.0)), &self.0.setting);
+        let span = self.0.span.as_ref().map(SpanPosition::below);
+        let child = ActiveTrace::below(Some(Arc::clone(&self.0)), &self.0.setting, span);
         child.subject.get_or_init(|| TraceSubject {
             model: Arc::clone(model),
             version,

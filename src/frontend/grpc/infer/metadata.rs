@@ -6,12 +6,15 @@ use conch_engine::{Draft, Error, Tenant};
 use conch_memory::Budget;
 
 use crate::forward::{self, ForwardedHeaders};
+use crate::trace::RemoteContext;
 
 /// What the head of a call says of who sends its requests.
 #[derive(Clone)]
 pub(in crate::grpc) struct CallMetadata {
     pub(in crate::grpc) forwarded: ForwardedHeaders,
     pub(in crate::grpc) tenant: Option<Tenant>,
+    /// The span of the client, where spans are exported. Boxed: every call has room for it.
+    pub(in crate::grpc) remote: Option<Box<RemoteContext>>,
     /// What its bytes are charged to.
     pub(in crate::grpc) budget: Arc<Budget>,
 }
