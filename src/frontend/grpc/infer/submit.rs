@@ -186,8 +186,7 @@ pub(super) fn trace(
     sender: &CallMetadata,
     wait: RequestWait,
 ) -> Option<Rc<CallTrace>> {
-    let remote = || sender.remote.as_deref().cloned();
-    let traced = shard.tracing.sample(&model.name, remote)?;
+    let traced = shard.tracing.sample(&model.name, || sender.remote())?;
     Some(CallTrace::new(traced, wait))
 }
 
