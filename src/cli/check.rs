@@ -20,7 +20,8 @@ pub fn complete(mut arguments: Arguments) -> Result<Arguments, EarlyExit> {
     let combined = &mut arguments.combined;
     let overridden = combined.trace.overridden();
     arguments.console_warnings.extend(overridden);
-    let trace = combined.trace.resolve();
+    arguments.warnings.extend(combined.trace.unused());
+    let trace = combined.trace.resolve(|name| std::env::var(name).ok());
     arguments.frontend.trace = trace.map_err(|reason| bad("trace-config", reason))?;
     if let Some(bytes) = combined.cache.local_bytes {
         combined.cache.settings = vec![("local".into(), "size".into(), bytes.to_string())];

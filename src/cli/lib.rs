@@ -9,6 +9,7 @@ mod access;
 mod arguments;
 mod check;
 mod cloud;
+mod collector;
 mod command;
 mod command_table;
 mod completions;

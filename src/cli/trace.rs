@@ -2,6 +2,7 @@
 
 use conch_frontend::{TraceLevels, TraceOptions};
 
+use crate::collector::CollectorFlags;
 use crate::deprecated;
 use crate::values::{out_of_bound, parse_int};
 
@@ -17,6 +18,9 @@ pub struct TraceFlags {
     /// Settings given by deprecated flags, and those given by `--trace-config`, in order.
     deprecated_settings: Vec<TraceFlag>,
     config_settings: Vec<TraceFlag>,
+    collector: CollectorFlags,
+    /// Settings of one mode, as they were given, and whether that is `opentelemetry`.
+    of_modes: Vec<(bool, String)>,
 }
 
 /// A setting that a deprecated flag `--trace-<name>` has, and `--trace-config` too.
@@ -106,6 +110,10 @@ impl TraceFlags {
             self.is_opentelemetry = self::is_opentelemetry(value)?;
             return Ok(None);
         }
+        if is_opentelemetry && self.collector.set(setting, value) {
+            self.of_modes.push((true, text.to_owned()));
+            return Ok(None);
+        }
         let known = TraceFlag::ALL
             .into_iter()
             .filter(|known| known.is_of_mode() != mode.is_empty() && !is_opentelemetry)
@@ -116,6 +124,9 @@ impl TraceFlags {
         match known {
             TraceFlag::Level => self.add_level(value)?,
             known => self.config.set(known, value)?,
+        }
+        if known.is_of_mode() {
+            self.of_modes.push((false, text.to_owned()));
         }
         self.config_settings.push(known);
         Ok(None)
@@ -141,17 +152,31 @@ impl TraceFlags {
             .collect()
     }
 
-    /// What tracing is to be started with.
+    /// Warnings of settings of the mode that is not chosen.
+    pub fn unused(&self) -> Vec<String> {
+        let mode = match self.is_opentelemetry {
+            true => "opentelemetry",
+            false => "triton",
+        };
+        let unused = self.of_modes.iter();
+        unused
+            .filter(|(is_opentelemetry, _)| *is_opentelemetry != self.is_opentelemetry)
+            .map(|(_, text)| format!("--trace-config={text} has no effect in mode {mode}"))
+            .collect()
+    }
+
+    /// What tracing is to be started with. `environment` reads a variable.
     ///
     /// # Errors
-    /// The mode is one that this version does not have.
-    pub fn resolve(&self) -> Result<TraceOptions, String> {
-        if self.is_opentelemetry {
-            return Err(String::from(
-                "this version of conch does not serve --trace-config=mode=opentelemetry; remove \
-                 the option, or trace to a file with --trace-config=triton,file=<path>",
-            ));
-        }
+    /// What is wrong with settings of the mode `opentelemetry`, if that is chosen.
+    pub fn resolve(
+        &self,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<TraceOptions, String> {
+        let collector = match self.is_opentelemetry {
+            true => Some(self.collector.resolve(environment)?),
+            false => None,
+        };
         let defaults = TraceOptions::default();
         let (old, new) = (&self.deprecated, &self.config);
         let file = new.file.as_ref().or(old.file.as_ref());
@@ -167,6 +192,7 @@ impl TraceFlags {
                 .or(old.log_frequency)
                 .unwrap_or(defaults.log_frequency),
             file: file.cloned().unwrap_or_default(),
+            collector,
         })
     }
 
@@ -234,7 +260,7 @@ mod tests {
         for (setting, value) in deprecated {
             flags.set_deprecated(*setting, value)?;
         }
-        flags.resolve()
+        flags.resolve(|_| None)
     }
 
     fn options(timestamps: bool, tensors: bool, rate: u32, count: i32) -> TraceOptions {
@@ -328,12 +354,19 @@ mod tests {
             ("colour=red", false),
             ("triton,colour=red", false),
             ("triton,rate=1", false),
-            ("opentelemetry,url=localhost:4318", false),
+            ("opentelemetry,url=localhost:4318", true),
+            ("opentelemetry,colour=red", false),
+            ("opentelemetry,level=OFF", false),
         ] {
             let warning = flags.set_config(text).unwrap();
             let expected = (!has_effect).then(|| format!("--trace-config={text} has no effect"));
             assert_eq!(warning, expected);
         }
+        let url = "--trace-config=opentelemetry,url=localhost:4318 has no effect in mode triton";
+        assert_eq!(flags.unused(), [url]);
+        flags.set_config("mode=OpenTelemetry").unwrap();
+        let file = "--trace-config=triton,file=x has no effect in mode opentelemetry";
+        assert_eq!(flags.unused(), [file]);
     }
 
     #[test]
@@ -356,10 +389,6 @@ mod tests {
             (
                 "mode=zipkin",
                 "invalid value for trace mode option: zipkin.",
-            ),
-            (
-                "mode=opentelemetry",
-                "does not serve --trace-config=mode=opentelemetry",
             ),
             ("level=loud", "invalid value for trace level option: loud"),
             ("rate=x", "Invalid option value. Got x"),

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     fn told(config: &str) -> Option<String> {
-        let mut message = conch_config::parse_text("m", config.as_bytes().to_vec()).unwrap();
+        let mut message = conch_config::parse_text("m", config.as_bytes()).unwrap();
         conch_config::normalize(&mut message);
         let config = ResolvedConfig::from_partial(message).unwrap();
         let target = CurlTarget {

@@ -57,7 +57,7 @@ pub use options::{CompressionLevel, Endpoint, FrontendOptions, GrpcConnections, 
 pub use sagemaker::{InferenceType, SageMakerOptions};
 pub use shard::LOCKED_BYTES_MIN;
 pub use tls::{TlsConfig, TlsFiles, TlsListener, TlsReloader, TlsSource};
-pub use trace::{TraceLevels, TraceOptions};
+pub use trace::{CollectorOptions, CollectorUrl, TraceLevels, TraceOptions};
 pub use vertex_ai::VertexAiOptions;
 
 /// Single steps of a request's walk, for the micro-benches.

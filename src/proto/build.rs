@@ -47,6 +47,18 @@ fn main() {
         ])
         .compile_fds(descriptors)
         .expect("the descriptors make Rust types");
+    compile_telemetry(&root);
+}
+
+/// Messages that conch sends to collectors of traces. Compiled apart: they are no part of what the
+/// server serves, so reflection must not show them.
+fn compile_telemetry(root: &Path) {
+    let file = "otlp_trace.proto";
+    println!("cargo:rerun-if-changed={}", root.join(file).display());
+    let descriptors = protox::compile([file], [root]).expect("the .proto file compiles");
+    Config::new()
+        .compile_fds(descriptors)
+        .expect("the descriptors make Rust types");
 }
 
 /// What code that works by field name needs: `model_config.proto` and the one option that it has.

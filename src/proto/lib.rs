@@ -33,6 +33,11 @@ pub mod reflection {
     include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
 }
 
+/// The messages of `otlp_trace.proto`, which the server sends and does not serve.
+pub mod otlp {
+    include!(concat!(env!("OUT_DIR"), "/otlp.rs"));
+}
+
 /// The serialised `FileDescriptorSet` of `model_config.proto`, for code that works by field name.
 pub const MODEL_CONFIG_DESCRIPTORS: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/model_config.bin"));

@@ -56,6 +56,12 @@ pub trait TraceSink: Any + Send + Sync {
         0
     }
 
+    /// What carries the trace on to other systems that work on behalf of its request: a JSON object
+    /// of the headers of W3C Trace Context. None: it goes no further.
+    fn context(&self) -> Option<String> {
+        None
+    }
+
     /// Whether [`TraceSink::showed`] wants to be called at all.
     fn wants_tensors(&self) -> bool;
 

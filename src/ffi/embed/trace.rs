@@ -96,11 +96,13 @@ impl TraceHandle {
             release: None,
             userp: std::ptr::null_mut(),
         };
-        TraceHandle {
+        let handle = TraceHandle {
             id: trace.sink().id(),
             inner: OnceLock::from(trace.clone()),
             ..TraceHandle::new(level, 0, functions)
-        }
+        };
+        handle.note_context(trace);
+        handle
     }
 
     /// A trace of what is done on behalf of this one's request.
@@ -126,7 +128,16 @@ impl TraceHandle {
                     .spawn(&model.name, model.version, &request_id.to_string_lossy())
         {
             // A trace that was used before goes on as what it was.
-            let _ = self.inner.set(inner);
+            if self.inner.set(inner.clone()).is_ok() {
+                self.note_context(&inner);
+            }
+        }
+    }
+
+    /// Keeps what carries `trace` on, for backends to read.
+    fn note_context(&self, trace: &Trace) {
+        if let Some(context) = trace.sink().context() {
+            self.subject().context = c_string(&context);
         }
     }
 

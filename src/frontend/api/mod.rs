@@ -17,7 +17,8 @@ pub(crate) use conch_control::metadata::{TensorMetadata, model_metadata, statist
 pub(crate) use logging::{LogChanges, log_file_refusal, note_refusal};
 pub(crate) use readiness::ProbeWithTimeout;
 pub(crate) use tracing::{
-    check_traced_model, level_names, parse_count, parse_levels, parse_unsigned, trace_file_refusal,
+    FILE_MODE, SPAN_MODE, check_traced_model, level_names, parse_count, parse_levels,
+    parse_unsigned, trace_file_refusal,
 };
 
 /// A version as clients write it: empty for the highest ready one.

@@ -6,6 +6,10 @@ use crate::shard::Shard;
 use crate::strtol::{self, ParseNumberError};
 use crate::trace::{FieldChange, TraceLevels};
 
+/// `trace_mode` where traces go into a file, and where they go to a collector of spans.
+pub(crate) const FILE_MODE: &str = "triton";
+pub(crate) const SPAN_MODE: &str = "opentelemetry";
+
 /// Refuses settings of a model that is not there; an empty name stands for the server's own
 /// settings.
 ///

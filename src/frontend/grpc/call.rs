@@ -22,7 +22,7 @@ use super::body::{
 };
 use super::calls::CallEnd;
 use super::compression::{CallCompression, pack};
-use super::infer::{self, CallMetadata, Pieces};
+use super::infer::{self, CallHeaders, CallMetadata, Pieces};
 use super::method::GrpcMethod;
 use super::peer_timeout::PeerTimeout;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
@@ -36,6 +36,7 @@ use super::{
 use crate::access::GrantedRoute;
 use crate::coding::ContentCoding;
 use crate::shard::{ConnectionShares, Shard, Timer};
+use crate::trace::RemoteContext;
 
 /// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
 ///
@@ -134,9 +135,9 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         .headers
         .get("triton_grpc_error")
         .is_some_and(|value| value.as_bytes() == b"true");
-    let forwarded = match &shard.options.grpc_forward {
-        Some(pattern) if method.is_inference() => forward::collect(pattern, &head.headers),
-        _ => None,
+    let headers = match method.is_inference() {
+        true => kept_headers(shard, &head.headers),
+        false => None,
     };
     let tenant = match method.is_inference() {
         true => shard.tenant(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
@@ -148,7 +149,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         deadline_ns,
         ends_at_error,
         sender: CallMetadata {
-            forwarded,
+            headers,
             tenant,
             budget: shares.of_request(tenant_header, &shard.budget, |name| {
                 head.headers.get(name).map(http::HeaderValue::as_bytes)
@@ -157,6 +158,21 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         compression,
         has_length: head.headers.contains_key(http::header::CONTENT_LENGTH),
     })
+}
+
+/// Headers of an inference that are forwarded, or carry on the trace of its client; none if nobody
+/// wants them.
+fn kept_headers(shard: &Shard, headers: &http::HeaderMap) -> Option<Box<CallHeaders>> {
+    let forwarded = match &shard.options.grpc_forward {
+        Some(pattern) => forward::collect(pattern, headers),
+        None => None,
+    };
+    let find = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
+    let remote = match shard.tracing.takes_context() {
+        true => RemoteContext::read(find),
+        false => None,
+    };
+    (forwarded.is_some() || remote.is_some()).then(|| Box::new(CallHeaders { forwarded, remote }))
 }
 
 fn refuse(refusal: CallRefusal, respond: &mut SendResponse<Payload>) -> Result<(), CallFailure> {

@@ -31,27 +31,30 @@ pub(super) fn answer(
         tracing.update(model, &read(&request.settings)?)?;
     }
     let values = tracing.values(model);
-    let levels = api::level_names(values.levels);
-    let rows = [
-        (
-            "trace_level",
-            levels.into_iter().map(str::to_owned).collect(),
-        ),
-        ("trace_rate", vec![values.rate.to_string()]),
-        ("trace_count", vec![values.count.to_string()]),
-        ("log_frequency", vec![values.log_frequency.to_string()]),
-        ("trace_file", vec![tracing.file().to_owned()]),
-        ("trace_mode", vec!["triton".to_owned()]),
-    ];
-    Ok(proto::TraceSettingResponse {
-        settings: rows
-            .into_iter()
-            .map(|(name, value)| {
-                let value = proto::trace_setting_response::SettingValue { value };
-                (name.to_owned(), value)
-            })
-            .collect(),
-    })
+    let mut settings = BTreeMap::<String, proto::trace_setting_response::SettingValue>::new();
+    let mut add = |name: &str, value: String| {
+        settings
+            .entry(name.to_owned())
+            .or_default()
+            .value
+            .push(value);
+    };
+    for level in api::level_names(values.levels) {
+        add("trace_level", level.to_owned());
+    }
+    add("trace_rate", values.rate.to_string());
+    add("trace_count", values.count.to_string());
+    if let Some(collector) = tracing.collector() {
+        add("trace_mode", api::SPAN_MODE.to_owned());
+        for (name, value) in &collector.shown {
+            add(name, value.clone());
+        }
+    } else {
+        add("log_frequency", values.log_frequency.to_string());
+        add("trace_file", tracing.file().to_owned());
+        add("trace_mode", api::FILE_MODE.to_owned());
+    }
+    Ok(proto::TraceSettingResponse { settings })
 }
 
 /// No value clears a field, what is not named stays.

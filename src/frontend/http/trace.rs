@@ -5,7 +5,8 @@ use std::rc::Rc;
 use conch_control::json::{as_text, to_json};
 use conch_engine::Error;
 use conch_memory::ByteView;
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use super::answer::HttpResponse;
 use super::json::JsonValue;
@@ -18,11 +19,36 @@ use crate::trace::{FieldChange, SettingValues, SettingsUpdate};
 pub(super) fn show(shard: &Shard, model: &str) -> Result<HttpResponse, Error> {
     api::check_traced_model(shard, model)?;
     let tracing = &shard.tracing;
-    let document = document(&tracing.values(model), tracing.file());
+    let values = tracing.values(model);
+    let document = match tracing.collector() {
+        Some(collector) => span_document(&values, &collector.shown),
+        None => file_document(&values, tracing.file()),
+    };
     Ok(HttpResponse::json(document.into_bytes()))
 }
 
-fn document(values: &SettingValues, file: &str) -> String {
+/// Settings of the mode `opentelemetry`. Some stand there several times, as upstream writes them.
+fn span_document(values: &SettingValues, collector: &[(String, String)]) -> String {
+    struct SpanDocument<'s>(&'s SettingValues, &'s [(String, String)]);
+    impl Serialize for SpanDocument<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let SpanDocument(values, collector) = self;
+            let mut document = serializer.serialize_map(None)?;
+            document.serialize_entry("trace_level", &api::level_names(values.levels))?;
+            document.serialize_entry("trace_rate", &values.rate.to_string())?;
+            document.serialize_entry("trace_count", &values.count.to_string())?;
+            document.serialize_entry("trace_mode", api::SPAN_MODE)?;
+            for (name, value) in *collector {
+                document.serialize_entry(name, value)?;
+            }
+            document.end()
+        }
+    }
+    to_json(&SpanDocument(values, collector))
+}
+
+/// Settings of the mode `triton`.
+fn file_document(values: &SettingValues, file: &str) -> String {
     #[derive(Serialize)]
     struct TraceDocument<'s> {
         trace_level: Vec<&'static str>,
@@ -41,7 +67,7 @@ fn document(values: &SettingValues, file: &str) -> String {
         trace_count: values.count,
         log_frequency: values.log_frequency,
         trace_file: file,
-        trace_mode: "triton",
+        trace_mode: api::FILE_MODE,
     })
 }
 
@@ -122,11 +148,21 @@ mod tests {
                 log_frequency: 0,
             };
             assert_eq!(
-                document(&values, "/a\"b"),
+                file_document(&values, "/a\"b"),
                 format!(
                     "{{\"trace_level\":[{names}],\"trace_rate\":\"1000\",\
                          \"trace_count\":\"-1\",\"log_frequency\":\"0\",\
                          \"trace_file\":\"/a\\\"b\",\"trace_mode\":\"triton\"}}"
+                )
+            );
+            let collector = [("resource", "a=b"), ("resource", "c=\""), ("url", "h")];
+            let collector = collector.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            assert_eq!(
+                span_document(&values, &collector),
+                format!(
+                    "{{\"trace_level\":[{names}],\"trace_rate\":\"1000\",\
+                         \"trace_count\":\"-1\",\"trace_mode\":\"opentelemetry\",\
+                         \"resource\":\"a=b\",\"resource\":\"c=\\\"\",\"url\":\"h\"}}"
                 )
             );
         }

@@ -1,9 +1,11 @@
-//! Traces of requests, into files: upstream's `triton` mode.
+//! Traces of requests, into files or to a collector of spans: upstream's modes `triton` and
+//! `opentelemetry`.
 //!
 //! Which requests are traced is decided where they come in ([`Tracing::sample`]: one load while
 //! tracing is off). A traced request carries a [`ActiveTrace`], which the front end and the engine
-//! report to; when all have let go of it, it is handed to the thread that writes.
+//! report to; when all have let go of it, it is handed to the thread that writes or exports.
 
+mod otel;
 mod queue;
 mod record;
 mod settings;
@@ -20,11 +22,15 @@ use std::time::Duration;
 
 use conch_engine::Error;
 
-use queue::{TraceMessage, TraceQueue};
+use otel::exporter::{self, ExporterThread};
+use queue::{TraceMessage, TraceQueue, TraceTarget};
 use record::TraceRecord;
 use settings::{OwnSettings, TraceSetting};
 use slow::{RequestWatch, SlowRequests};
 
+pub(crate) use otel::context::RemoteContext;
+pub use otel::options::CollectorOptions;
+pub use otel::url::CollectorUrl;
 pub(crate) use record::ActiveTrace;
 pub use settings::TraceLevels;
 pub(crate) use settings::{FieldChange, SettingValues, SettingsUpdate};
@@ -40,8 +46,10 @@ pub struct TraceOptions {
     /// -1: no bound.
     pub count: i32,
     pub log_frequency: u32,
-    /// Empty: nothing can be traced, nor can that be changed.
+    /// Empty: nothing can be traced, nor can that be changed, but to a collector.
     pub file: String,
+    /// Where spans go, in place of the file.
+    pub collector: Option<CollectorOptions>,
 }
 
 impl Default for TraceOptions {
@@ -52,11 +60,12 @@ impl Default for TraceOptions {
             count: -1,
             log_frequency: 0,
             file: String::new(),
+            collector: None,
         }
     }
 }
 
-/// The settings, and the way to the file. One per front end.
+/// The settings, and the way to the file or the collector. One per front end.
 pub(crate) struct Tracing {
     /// Whether anything may be traced at all, or is watched for being slow.
     is_on: AtomicBool,
@@ -68,9 +77,16 @@ pub(crate) struct Tracing {
     /// Of the start.
     defaults: SettingValues,
     queue: Arc<TraceQueue<TraceRecord>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    collector: Option<Arc<CollectorOptions>>,
+    thread: Mutex<Option<TraceThread>>,
     /// One change at a time.
     changing: Mutex<()>,
+}
+
+/// The thread that takes finished traces.
+enum TraceThread {
+    Writer(JoinHandle<()>),
+    Exporter(ExporterThread),
 }
 
 struct TraceSettings {
@@ -79,8 +95,8 @@ struct TraceSettings {
 }
 
 impl Tracing {
-    /// Starts the writer, if there is a file to write. Requests that take `slow` or longer are
-    /// logged; none: no request is.
+    /// Starts the writer, if there is a file to write, or the exporter of spans. Requests that take
+    /// `slow` or longer are logged; none: no request is.
     ///
     /// # Errors
     /// INTERNAL if there is no thread to be had.
@@ -88,10 +104,21 @@ impl Tracing {
         options: &TraceOptions,
         slow: Option<Duration>,
     ) -> Result<Arc<Tracing>, Error> {
-        let queue = Arc::new(TraceQueue::new(&options.file));
-        let writer = match queue.has_file() {
-            true => Some(writer::start(&queue)?),
-            false => None,
+        let collector = options.collector.clone().map(Arc::new);
+        let spans = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        let target = match &collector {
+            Some(collector) => TraceTarget::Collector {
+                spans_max: spans(collector.queue_spans_max),
+                batch_spans_max: spans(collector.batch_spans_max),
+            },
+            None if options.file.is_empty() => TraceTarget::Nowhere,
+            None => TraceTarget::File(options.file.clone()),
+        };
+        let queue = Arc::new(TraceQueue::new(target));
+        let thread = match &collector {
+            Some(collector) => Some(TraceThread::Exporter(exporter::start(&queue, collector)?)),
+            None if queue.has_target() => Some(TraceThread::Writer(writer::start(&queue)?)),
+            None => None,
         };
         let defaults = SettingValues {
             levels: options.levels,
@@ -102,7 +129,7 @@ impl Tracing {
         let global = Arc::new(TraceSetting::new(defaults, OwnSettings::default(), &queue));
         let slow = slow.map(SlowRequests::new);
         Ok(Arc::new(Tracing {
-            is_on: AtomicBool::new(global.is_valid() || slow.is_some()),
+            is_on: AtomicBool::new(global.may_sample() || slow.is_some()),
             slow,
             settings: RwLock::new(TraceSettings {
                 global,
@@ -110,25 +137,41 @@ impl Tracing {
             }),
             defaults,
             queue,
-            writer: Mutex::new(writer),
+            collector,
+            thread: Mutex::new(thread),
             changing: Mutex::new(()),
         }))
     }
 
-    /// The trace of a request to `model`, if it is to be traced or watched.
+    /// The trace of a request to `model`, if it is to be traced or watched. `remote` reads the span
+    /// that its client has named; called only where that matters.
     #[inline]
-    pub(crate) fn sample(&self, model: &str) -> Option<Arc<ActiveTrace>> {
+    pub(crate) fn sample(
+        &self,
+        model: &str,
+        remote: impl FnOnce() -> Option<RemoteContext>,
+    ) -> Option<Arc<ActiveTrace>> {
         if !self.is_on() {
             return None;
         }
+        let remote = match self.takes_context() {
+            true => remote(),
+            false => None,
+        };
         let setting = self.setting(model);
-        let is_sampled = setting.samples();
+        let is_sampled = setting.samples(remote.is_some());
         let watch = self
             .slow
             .as_ref()
             .map(|slow| RequestWatch::new(slow, model));
         (is_sampled || watch.is_some())
-            .then(|| Arc::new(ActiveTrace::new(&setting, is_sampled, watch)))
+            .then(|| Arc::new(ActiveTrace::new(&setting, is_sampled, watch, remote)))
+    }
+
+    /// Whether it matters which span a client names.
+    #[inline]
+    pub(crate) fn takes_context(&self) -> bool {
+        self.is_on() && self.collector.is_some()
     }
 
     #[inline]
@@ -146,6 +189,11 @@ impl Tracing {
         self.queue.file()
     }
 
+    /// Where spans go; none in the mode `triton`.
+    pub(crate) fn collector(&self) -> Option<&CollectorOptions> {
+        self.collector.as_deref()
+    }
+
     /// Changes the settings of `model`; with an empty name those of the server, and with them what
     /// models have not set themselves.
     ///
@@ -153,6 +201,12 @@ impl Tracing {
     /// INVALID_ARG, in upstream's words, for settings that cannot trace but are not off either.
     pub(crate) fn update(&self, model: &str, update: &SettingsUpdate) -> Result<(), Error> {
         let _one = lock(&self.changing);
+        let mut update = *update;
+        if self.collector.is_some() {
+            // A setting of the other mode.
+            update.log_frequency = FieldChange::Keep;
+        }
+        let update = &update;
         let mut outcome = self.change(model, update);
         if model.is_empty() && outcome.is_ok() {
             let names: Vec<Box<str>> = self.read().models.keys().cloned().collect();
@@ -162,8 +216,8 @@ impl Tracing {
         }
         let settings = self.read();
         let is_on = self.slow.is_some()
-            || settings.global.is_valid()
-            || settings.models.values().any(|own| own.is_valid());
+            || settings.global.may_sample()
+            || settings.models.values().any(|own| own.may_sample());
         self.is_on.store(is_on, Ordering::Relaxed);
         outcome
     }
@@ -220,15 +274,19 @@ impl Tracing {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes and closes everything. What ends later is not written. Blocks.
+    /// Writes and closes everything, or exports it, for which it waits only so long. What ends
+    /// later is not written. Blocks.
     pub(crate) fn finish(&self) {
         self.is_on.store(false, Ordering::Relaxed);
-        let Some(writer) = lock(&self.writer).take() else {
+        let Some(thread) = lock(&self.thread).take() else {
             return;
         };
         self.queue.push(TraceMessage::End);
-        // A panic of it has been reported.
-        let _ = writer.join();
+        match thread {
+            // A panic of it has been reported.
+            TraceThread::Writer(writer) => drop(writer.join()),
+            TraceThread::Exporter(exporter) => exporter.wait(),
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use conch_engine::request::trace::{Trace, TraceActivity, TraceSink, TracedTensor
 use conch_engine::{Draft, ModelVersion, RequestObserver, Shape, clock};
 use conch_memory::try_extend;
 
+use super::otel::context::RemoteContext;
+use super::otel::position::SpanPosition;
 use super::queue::{QueueRoom, TraceMessage};
 use super::settings::TraceSetting;
 use super::slow::RequestWatch;
@@ -46,6 +48,21 @@ pub(super) struct TraceRecord {
     pub(super) parent_id: u64,
     /// Of the steps of an ensemble.
     pub(super) children: Vec<TraceRecord>,
+    /// While spans are exported.
+    pub(super) span: Option<SpanPosition>,
+}
+
+impl TraceRecord {
+    /// How many spans it makes; at most as many, if it is of a backend that names them wrongly.
+    fn span_count(&self) -> usize {
+        let begins = |entry: &&TraceEntry| match entry {
+            TraceEntry::Time(station, _) => [REQUEST_START, "COMPUTE_START"].contains(station),
+            TraceEntry::Own(name, _) => name.ends_with("_START"),
+            TraceEntry::Tensor(_) => false,
+        };
+        let below = self.children.iter().map(TraceRecord::span_count);
+        self.entries.iter().filter(begins).count() + below.sum::<usize>()
+    }
 }
 
 /// A trace that is being taken, or only a watch on how long the request takes. It ends when the
@@ -63,13 +80,27 @@ pub(crate) struct ActiveTrace {
     /// asks: what it lets go of becomes part of that.
     parent: Option<Arc<ActiveTrace>>,
     children: Mutex<Vec<TraceRecord>>,
+    span: Option<SpanPosition>,
 }
 
 impl ActiveTrace {
+    /// The trace of a request that came in, below the span of its client if that named one.
     pub(super) fn new(
         setting: &Arc<TraceSetting<TraceRecord>>,
         is_sampled: bool,
         watch: Option<RequestWatch>,
+        remote: Option<RemoteContext>,
+    ) -> ActiveTrace {
+        let has_spans = is_sampled && setting.queue().has_collector();
+        let span = has_spans.then(|| SpanPosition::begin(remote));
+        ActiveTrace::made(setting, is_sampled, watch, span)
+    }
+
+    fn made(
+        setting: &Arc<TraceSetting<TraceRecord>>,
+        is_sampled: bool,
+        watch: Option<RequestWatch>,
+        span: Option<SpanPosition>,
     ) -> ActiveTrace {
         ActiveTrace {
             id: next_id(),
@@ -80,12 +111,14 @@ impl ActiveTrace {
             entries: Mutex::new(Vec::with_capacity(if is_sampled { 16 } else { 0 })),
             parent: None,
             children: Mutex::default(),
+            span,
         }
     }
 
     /// The trace of a step of an ensemble, or of what a backend asks.
     fn below(parent: &Arc<ActiveTrace>) -> ActiveTrace {
-        let mut child = ActiveTrace::new(&parent.setting, true, None);
+        let span = parent.span.as_ref().map(SpanPosition::below);
+        let mut child = ActiveTrace::made(&parent.setting, true, None, span);
         child.parent = Some(Arc::clone(parent));
         child
     }
@@ -150,6 +183,7 @@ impl Drop for ActiveTrace {
             entries: std::mem::take(entries),
             parent_id: self.parent.as_ref().map_or(0, |parent| parent.id),
             children: std::mem::take(children),
+            span: self.span.take().map(SpanPosition::end),
         };
         if let Some(parent) = &self.parent {
             let mut siblings = parent
@@ -161,9 +195,10 @@ impl Drop for ActiveTrace {
             }
             return;
         }
+        let weight = record.span.as_ref().map_or(1, |_| 1 + record.span_count());
         self.setting
             .queue()
-            .push(TraceMessage::Trace(Box::new(record)));
+            .push(TraceMessage::Trace(Box::new(record), weight));
     }
 }
 
@@ -198,8 +233,13 @@ impl TraceSink for EngineSink {
         self.0.id
     }
 
+    fn context(&self) -> Option<String> {
+        self.0.span.as_ref().map(SpanPosition::to_json)
+    }
+
+    /// Spans show no tensors.
     fn wants_tensors(&self) -> bool {
-        self.0.setting.values.levels.tensors
+        self.0.setting.values.levels.tensors && self.0.span.is_none()
     }
 
     fn spawn(&self, model: &Arc<str>, version: i64, request_id: &str) -> Option<Trace> {

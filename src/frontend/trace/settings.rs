@@ -130,7 +130,7 @@ impl<R> TraceSetting<R> {
             "tracing is disabled"
         } else if self.values.rate == 0 {
             "sample rate must be non-zero"
-        } else if !self.queue.has_file() {
+        } else if !self.queue.has_target() {
             "trace file name is not given"
         } else {
             ""
@@ -139,6 +139,11 @@ impl<R> TraceSetting<R> {
 
     pub(super) fn is_valid(&self) -> bool {
         self.failure().is_empty() && self.left() != 0
+    }
+
+    /// Whether a request may be traced, if its client traces it where others are not.
+    pub(super) fn may_sample(&self) -> bool {
+        self.is_valid() || (self.queue.has_collector() && !self.values.levels.is_off())
     }
 
     /// The values with what is left of the count.
@@ -161,8 +166,17 @@ impl<R> TraceSetting<R> {
         &self.queue
     }
 
-    /// Counts a request, and says whether it is to be traced.
-    pub(super) fn samples(&self) -> bool {
+    /// Counts a request, and says whether it is to be traced. One that its client traces always is,
+    /// unless tracing is off.
+    pub(super) fn samples(&self, is_traced: bool) -> bool {
+        if self.values.levels.is_off() {
+            return false;
+        }
+        self.counts() || is_traced
+    }
+
+    /// Counts a request, and says whether it is one of those that rate and count choose.
+    fn counts(&self) -> bool {
         if !self.is_valid() {
             return false;
         }
@@ -208,6 +222,11 @@ impl<R> std::fmt::Debug for TraceSetting<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::queue::TraceTarget;
+
+    fn queue() -> Arc<TraceQueue<()>> {
+        Arc::new(TraceQueue::new(TraceTarget::File("file".to_owned())))
+    }
 
     fn setting(rate: u32, count: i32) -> TraceSetting<()> {
         let values = SettingValues {
@@ -219,11 +238,7 @@ mod tests {
             count,
             log_frequency: 0,
         };
-        TraceSetting::new(
-            values,
-            OwnSettings::default(),
-            &Arc::new(TraceQueue::<()>::new("file")),
-        )
+        TraceSetting::new(values, OwnSettings::default(), &queue())
     }
 
     #[test]
@@ -237,10 +252,40 @@ mod tests {
         ] {
             let setting = setting(rate, count);
             let sampled: String = (0..9)
-                .map(|_| if setting.samples() { 'x' } else { '.' })
+                .map(|_| if setting.samples(false) { 'x' } else { '.' })
                 .collect();
             assert_eq!(sampled, expected, "rate {rate} count {count}");
         }
+    }
+
+    /// As the real Triton: a client's trace is counted where it would have been chosen, and is
+    /// traced anyhow.
+    #[test]
+    fn what_clients_trace_is_traced_unless_tracing_is_off() {
+        for (rate, count, expected) in [
+            (1, -1, -1),
+            (1, 5, 3),
+            (2, 5, 4),
+            (1000, 5, 5),
+            (1, 1, 0),
+            (1, 0, 0),
+            (0, -1, -1),
+        ] {
+            let setting = setting(rate, count);
+            assert!(setting.samples(true) && setting.samples(true));
+            assert_eq!(
+                setting.current().count,
+                expected,
+                "rate {rate} count {count}"
+            );
+        }
+        let on = setting(1, -1);
+        let values = SettingValues {
+            levels: TraceLevels::default(),
+            ..on.values
+        };
+        let off = TraceSetting::new(values, OwnSettings::default(), &queue());
+        assert!(!off.samples(true) && !off.may_sample());
     }
 
     #[test]
@@ -283,12 +328,8 @@ mod tests {
             count: FieldChange::Set(3),
             ..SettingsUpdate::default()
         });
-        let setting = TraceSetting::new(
-            own.over(setting(1, -1).values),
-            own,
-            &Arc::new(TraceQueue::<()>::new("f")),
-        );
-        assert!(setting.samples());
+        let setting = TraceSetting::new(own.over(setting(1, -1).values), own, &queue());
+        assert!(setting.samples(false));
         assert_eq!((setting.current().count, setting.own().count), (2, Some(2)));
     }
 }

@@ -22,6 +22,7 @@ impl Directory {
                 count,
                 log_frequency,
                 file: self.0.join("t").to_str().unwrap().to_owned(),
+                collector: None,
             },
             None,
         )
@@ -65,7 +66,7 @@ const TIMES: TraceLevels = TraceLevels {
 /// Requests of these numbers to `model`, one after the other.
 fn ask(tracing: &Tracing, model: &str, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        if let Some(traced) = tracing.sample(model) {
+        if let Some(traced) = tracing.sample(model, || None) {
             traced.reached_at("HTTP_RECV_START", number);
         }
     }
@@ -198,7 +199,7 @@ fn settings_that_cannot_trace_are_refused() {
     );
     tracing.update("", &set_rate(0)).unwrap();
     assert_eq!(tracing.values("m").rate, 0);
-    assert!(tracing.sample("m").is_none());
+    assert!(tracing.sample("m", || None).is_none());
     tracing.finish();
 }
 
@@ -206,7 +207,7 @@ fn settings_that_cannot_trace_are_refused() {
 fn what_ends_after_the_end_is_not_written() {
     let directory = Directory::new("late");
     let tracing = directory.tracing(1, -1, 0);
-    let late = tracing.sample("m").unwrap();
+    let late = tracing.sample("m", || None).unwrap();
     ask(&tracing, "m", 1..2);
     tracing.finish();
     late.reached_at("HTTP_RECV_START", 5);

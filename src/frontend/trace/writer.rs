@@ -74,7 +74,7 @@ impl<'q> TraceWriter<'q> {
         loop {
             for message in self.queue.take() {
                 let outcome = match message {
-                    TraceMessage::Trace(record) => self.collect(&record),
+                    TraceMessage::Trace(record, _) => self.collect(&record),
                     TraceMessage::Over(id) => self.close(id),
                     TraceMessage::End => {
                         if let Err(cause) = self.end() {

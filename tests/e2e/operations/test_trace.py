@@ -316,13 +316,6 @@ class Files(unittest.TestCase):
             server.wait_for_line("failed creating trace file: .*none/trace")
             self.ask(server, 3)
 
-    @conch_only
-    def test_opentelemetry_is_refused_at_the_start(self):
-        with self.assertRaises(servers.StartFailed) as caught:
-            self.server("mode=opentelemetry", "opentelemetry,url=http://127.0.0.1:4318/v1/traces")
-        self.assertEqual(caught.exception.code, 1)
-        self.assertIn("does not serve --trace-config=mode=opentelemetry", caught.exception.output)
-
 
 @needs_library("identity")
 class Settings(ServerCase):

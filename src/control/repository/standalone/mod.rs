@@ -23,7 +23,7 @@ use conch_log as log;
 
 use kind::Beside;
 pub use model::StandaloneModel;
-use model::{ModelForm, NamedFile};
+use model::{ModelForm, StandaloneFile};
 use owned_folder::OwnedFolder;
 
 /// The models that the words of a command line name.
@@ -93,7 +93,7 @@ impl StandaloneRepository {
 }
 
 /// Makes the directory of a model that is one file.
-fn lay_out_file(path: &Path, file: &NamedFile, place: &Path, config: &str) -> io::Result<()> {
+fn lay_out_file(path: &Path, file: &StandaloneFile, place: &Path, config: &str) -> io::Result<()> {
     let version = place.join("1");
     fs::create_dir_all(&version)?;
     fs::write(place.join("config.pbtxt"), config)?;
@@ -111,7 +111,7 @@ fn lay_out_file(path: &Path, file: &NamedFile, place: &Path, config: &str) -> io
 }
 
 /// What of `folder` belongs to `file`. What cannot be read belongs to nothing.
-fn names_beside(folder: &Path, file: &NamedFile) -> Vec<OsString> {
+fn names_beside(folder: &Path, file: &StandaloneFile) -> Vec<OsString> {
     if file.kind.beside == Beside::Nothing {
         return Vec::new();
     }
@@ -142,7 +142,11 @@ fn belongs(path: &Path, beside: Beside) -> bool {
 
 /// The configuration of a model that is one file: its own, if one lies beside it, and what that
 /// leaves open of what the file's name says.
-fn config_text(model: &StandaloneModel, file: &NamedFile, expands: bool) -> Result<String, Error> {
+fn config_text(
+    model: &StandaloneModel,
+    file: &StandaloneFile,
+    expands: bool,
+) -> Result<String, Error> {
     let kind = file.kind;
     let own = file.config_beside(&model.path);
     let (mut text, given) = match &own {

@@ -20,11 +20,11 @@ pub(super) enum ModelForm {
     /// A directory as repositories have them.
     Directory,
     /// A file, or a folder in the place of one.
-    File(NamedFile),
+    File(StandaloneFile),
 }
 
 #[derive(Debug)]
-pub(super) struct NamedFile {
+pub(super) struct StandaloneFile {
     pub name: String,
     pub kind: &'static FileKind,
 }
@@ -132,7 +132,7 @@ impl StandaloneModel {
         kind: &'static FileKind,
         name: Option<&str>,
     ) -> Result<StandaloneModel, String> {
-        let file = NamedFile {
+        let file = StandaloneFile {
             name: file_name,
             kind,
         };
@@ -160,7 +160,7 @@ impl StandaloneModel {
     }
 }
 
-impl NamedFile {
+impl StandaloneFile {
     /// The name without what says the kind.
     pub(super) fn stem(&self) -> &str {
         match self.name.rsplit_once('.') {
@@ -178,7 +178,7 @@ impl NamedFile {
 
 /// The name of the file; where that only says that it is a model, or which version, the name of the
 /// folder that it is in, but for those of versions and of kinds (`<model>/onnx/model.onnx`).
-fn derived_name(path: &Path, file: &NamedFile) -> Option<String> {
+fn derived_name(path: &Path, file: &StandaloneFile) -> Option<String> {
     let is_version = |name: &&str| name.bytes().all(|byte| byte.is_ascii_digit());
     let stem = file.stem();
     let is_bare_version = stem == file.name && is_version(&stem);

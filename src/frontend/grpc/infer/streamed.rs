@@ -98,7 +98,7 @@ fn begin_streamed(
     streamed.is_decoupled = model.config.is_decoupled;
     streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);
-    streamed.call_trace = trace(shard, &model, wait);
+    streamed.call_trace = trace(shard, &model, sender, wait);
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     sender.clone().sign(&mut draft)?;

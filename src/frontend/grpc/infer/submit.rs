@@ -140,7 +140,7 @@ fn try_submit(
             "ModelInfer RPC doesn't support models with decoupled transaction policy",
         ));
     }
-    let call_trace = trace(shard, &model, wait);
+    let call_trace = trace(shard, &model, &sender, wait);
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     let classes = Classes::new(class_counts, &sender.budget);
@@ -183,9 +183,10 @@ pub(super) fn kept_bytes(head: &[u8], message: &InferHead<'_>) -> u64 {
 pub(super) fn trace(
     shard: &Rc<Shard>,
     model: &ModelVersion,
+    sender: &CallMetadata,
     wait: RequestWait,
 ) -> Option<Rc<CallTrace>> {
-    let traced = shard.tracing.sample(&model.name)?;
+    let traced = shard.tracing.sample(&model.name, || sender.remote())?;
     Some(CallTrace::new(traced, wait))
 }
 

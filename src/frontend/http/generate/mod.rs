@@ -28,7 +28,7 @@ use crate::shard::{
     AcquireError, AcquireOutcome, AcquireTarget, HeldPermit, ResponseQueue, Shard, StreamRequest,
     SubmitOptions,
 };
-use crate::trace::ActiveTrace;
+use crate::trace::{ActiveTrace, RemoteContext};
 use decode::GenerateRequest;
 use events::EventStream;
 use load_metrics::LoadFormat;
@@ -70,7 +70,8 @@ impl GenerateCall {
                 "Unsupported content-encoding, only 'identity' is supported.",
             ));
         }
-        let traced = shard.tracing.sample(name);
+        let remote = || RemoteContext::read(|name| head.find(name));
+        let traced = shard.tracing.sample(name, remote);
         if let Some(traced) = &traced {
             traced.reach("HTTP_RECV_START");
         }

@@ -22,7 +22,7 @@ use crate::http::{coding, deadline};
 use crate::shard::{
     AcquireError, AcquireOutcome, AcquireTarget, HeldPermit, ResponseFuture, Shard, SubmitOptions,
 };
-use crate::trace::ActiveTrace;
+use crate::trace::{ActiveTrace, RemoteContext};
 
 pub(crate) struct InferCall {
     pub(in crate::http) model: Arc<ModelVersion>,
@@ -72,7 +72,8 @@ pub(in crate::http) fn plan_infer(
             "HTTP end point doesn't support models with decoupled transaction policy",
         )));
     }
-    let traced = shard.tracing.sample(name);
+    let remote = || RemoteContext::read(|name| head.find(name));
+    let traced = shard.tracing.sample(name, remote);
     if let Some(traced) = &traced {
         traced.reach("HTTP_RECV_START");
     }
