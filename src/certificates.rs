@@ -1,57 +1,51 @@
-//! Looks whether the files of TLS have changed, again and again.
+//! The thread that reads the files of TLS again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 use std::{io, thread};
 
 use conch_frontend::TlsReloader;
 
-/// The certificates of all listeners, for the threads that read them again. No connection waits for
-/// the lock.
+/// Where the thread is asked to read all files. It ends when the last copy is dropped, after what
+/// it is at: files may lie where reading takes long, and nobody waits for that.
 #[derive(Clone)]
-pub struct Certificates {
-    reloader: Arc<Mutex<TlsReloader>>,
-}
+pub struct CertificateReload(Option<SyncSender<()>>);
 
-/// The thread that looks. Dropping it lets the thread end after the look that it is at.
-pub struct CertificateWatch {
-    _stop: mpsc::Sender<()>,
-}
-
-impl Certificates {
-    pub fn new(reloader: TlsReloader) -> Certificates {
-        Certificates {
-            reloader: Arc::new(Mutex::new(reloader)),
-        }
-    }
-
-    /// Reads all of them, changed or not.
-    pub fn reload(&self) {
-        self.lock().reload();
-    }
-
-    /// Starts to look every `period`; none if that is zero, or nothing is to be looked at.
+impl CertificateReload {
+    /// Starts the thread, which also looks every `period` whether files have changed; zero: it only
+    /// reads when asked. Without listeners with TLS there is none.
     ///
     /// # Errors
     /// If no thread is to be had.
-    pub fn watch(&self, period: Duration) -> io::Result<Option<CertificateWatch>> {
-        if period.is_zero() || self.lock().is_empty() {
-            return Ok(None);
+    pub fn start(mut reloader: TlsReloader, period: Duration) -> io::Result<CertificateReload> {
+        if reloader.is_empty() {
+            return Ok(CertificateReload(None));
         }
-        let (stop, stopped) = mpsc::channel();
-        let own = self.clone();
+        // A request that waits already is for the files as they are then, too.
+        let (sender, requests) = sync_channel(1);
         thread::Builder::new()
             .name(String::from("certificates"))
             .spawn(move || {
-                while stopped.recv_timeout(period) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    own.lock().reload_changed();
+                loop {
+                    let request = match period.is_zero() {
+                        true => requests.recv().map_err(RecvTimeoutError::from),
+                        false => requests.recv_timeout(period),
+                    };
+                    match request {
+                        Ok(()) => reloader.reload(),
+                        Err(RecvTimeoutError::Timeout) => reloader.reload_changed(),
+                        Err(RecvTimeoutError::Disconnected) => return,
+                    }
                 }
             })?;
-        Ok(Some(CertificateWatch { _stop: stop }))
+        Ok(CertificateReload(Some(sender)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, TlsReloader> {
-        // Each step of the reloader leaves it as it should be.
-        self.reloader.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Asks for all files to be read, changed or not. Does not block.
+    pub fn request(&self) {
+        if let Some(sender) = &self.0 {
+            // Full: as much is asked for already.
+            let _ = sender.try_send(());
+        }
     }
 }

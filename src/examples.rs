@@ -13,24 +13,18 @@ use conch_log as log;
 use conch_log::LogFormat;
 use conch_net::ListenAddress;
 
-/// What a client of the HTTP listener needs.
-pub struct HttpSecurity {
-    pub is_tls: bool,
-    pub restrictions: Restrictions,
-}
-
 /// Prints the requests, if the server speaks HTTP. Does not block: a terminal may be stopped, and a
 /// pipe full, for as long as they like.
 pub fn print(
     server: &Server,
     addresses: &Addresses,
-    security: &HttpSecurity,
+    restrictions: &Restrictions,
     models: &[StandaloneModel],
 ) {
     let Some(address) = &addresses.http else {
         return;
     };
-    let target = target(address, security);
+    let target = target(address, addresses.has_https, restrictions);
     let examples = models.iter().map(|model| example(server, &target, model));
     let text: String = examples.collect();
     if text.is_empty() {
@@ -65,9 +59,9 @@ fn example(server: &Server, target: &CurlTarget, model: &StandaloneModel) -> Str
     }
 }
 
-fn target(address: &ListenAddress, security: &HttpSecurity) -> CurlTarget {
+fn target(address: &ListenAddress, is_encrypted: bool, restrictions: &Restrictions) -> CurlTarget {
     let mut options = Vec::new();
-    let scheme = match security.is_tls {
+    let scheme = match is_encrypted {
         true => {
             // Whoever pastes it here trusts the server; the certificate names another host.
             options.push(String::from("--insecure"));
@@ -86,7 +80,7 @@ fn target(address: &ListenAddress, security: &HttpSecurity) -> CurlTarget {
             format!("{scheme}://localhost")
         }
     };
-    if let Some(restriction) = security.restrictions.of(Category::Inference) {
+    if let Some(restriction) = restrictions.of(Category::Inference) {
         // The value is a secret.
         options.extend([
             String::from("-H"),

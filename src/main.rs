@@ -28,8 +28,7 @@ use conch_log as log;
 use conch_memory::{Reserve, SparseArray, unused};
 use conch_net::signal::{self, Signals};
 
-use certificates::Certificates;
-use examples::HttpSecurity;
+use certificates::CertificateReload;
 use machine::MachineFacts;
 use signals::SignalWatch;
 
@@ -142,32 +141,28 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
     conch_frontend::check_addresses(&network).map_err(network_failure)?;
     let poll_period = arguments.poll_period();
     let sources = conch_cli::tls_sources(&arguments, &network);
+    let tls_reload = arguments.tls_reload;
     let (engine, _repository) = with_standalone(arguments.engine, models)?;
     let times = StopTimes {
         drain_delay: arguments.drain_delay,
         exit_timeout: engine.exit_timeout,
     };
     let stop_request = Arc::clone(&engine.stop_request);
-    let certificates = Certificates::new(TlsReloader::new(sources));
+    let certificates = CertificateReload::start(TlsReloader::new(sources), tls_reload)
+        .map_err(|error| format!("error: cannot start a thread: {error}"))?;
     let watch = SignalWatch::start(
         signals,
         times.exit_timeout,
         Arc::clone(&stop_request),
-        reload(certificates.clone()),
+        reload(certificates),
     )
     .map_err(|error| format!("error: cannot start a thread: {error}"))?;
-    let certificate_watch = certificates
-        .watch(arguments.tls_reload)
-        .map_err(|error| format!("error: cannot start a thread: {error}"))?;
     let options = EngineOptions {
         shard_cpus: machine.shard_cpus,
         pins_shards: network.shard_affinity != ShardAffinity::Set,
         ..engine
     };
-    let security = HttpSecurity {
-        is_tls: network.http_tls.is_some(),
-        restrictions: network.http_restrictions.clone(),
-    };
+    let restrictions = network.http_restrictions.clone();
     let started = conch_ffi::start(options, arguments.plugins);
     watch.started();
     let server = match started {
@@ -197,14 +192,14 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
         Ok(()) => log::info!("serving: {urls}"),
         Err(_) => log::warning!("no model is served, see the error above; listening: {urls}"),
     }
-    examples::print(&server, frontend.addresses(), &security, models);
+    examples::print(&server, frontend.addresses(), &restrictions, models);
     // What the start needed: this thread does nothing from here on.
     unused::give_to_system();
     let number = watch
         .wait()
         .ok_or_else(|| String::from("error: signals cannot be read"))?;
     log::info!("{} received, stopping", signals::signal_name(number));
-    drop((poller, certificate_watch));
+    drop(poller);
     stop(&times, &server, frontend).map_err(StartFailure::from)
 }
 
@@ -303,13 +298,13 @@ fn stop(times: &StopTimes, server: &Server, mut frontend: Frontend) -> Result<()
 
 /// What SIGHUP does: it opens the log file by its path again, so that it may have been renamed, and
 /// reads the certificates again.
-fn reload(certificates: Certificates) -> impl Fn() + Send + 'static {
+fn reload(certificates: CertificateReload) -> impl Fn() + Send + 'static {
     move || {
         match log::reopen_file() {
             Ok(()) => log::info!("SIGHUP received, the log file is open anew"),
             Err(error) => log::error!("SIGHUP received, the log goes on as before: {error}"),
         }
-        certificates.reload();
+        certificates.request();
     }
 }
 

@@ -1,7 +1,10 @@
 //! `--trace-config=opentelemetry,<setting>=<value>`, and the variables of OpenTelemetry that stand
 //! in for them.
 
+use std::path::PathBuf;
+
 use conch_frontend::{CollectorOptions, CollectorUrl};
+use percent_encoding::percent_decode_str;
 
 use crate::values::{out_of_bound, parse_int};
 
@@ -14,12 +17,12 @@ pub struct CollectorFlags {
 
 /// Numbers of the batch span processor: setting, variable, and the field that both set. Those that
 /// were not given are shown in this order, which is upstream's.
-type BatchSetting = (
+type BatchProcessorSetting = (
     &'static str,
     &'static str,
     fn(&mut CollectorOptions) -> &mut u32,
 );
-const BATCH_SETTINGS: [BatchSetting; 3] = [
+const BATCH_SETTINGS: [BatchProcessorSetting; 3] = [
     (
         "bsp_max_export_batch_size",
         "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
@@ -56,7 +59,17 @@ impl CollectorFlags {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<CollectorOptions, String> {
         let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
-        let mut options = CollectorOptions::default();
+        let either = |name: &str| {
+            variable(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"))
+                .or_else(|| variable(&format!("OTEL_EXPORTER_OTLP_{name}")))
+        };
+        let attributes = variable("OTEL_RESOURCE_ATTRIBUTES");
+        let mut options = CollectorOptions {
+            headers: either("HEADERS").as_deref().map(pairs).unwrap_or_default(),
+            roots: either("CERTIFICATE").map(PathBuf::from),
+            resource_defaults: attributes.as_deref().map(pairs).unwrap_or_default(),
+            ..CollectorOptions::default()
+        };
         if let Some(url) = url_of(variable) {
             options.url = CollectorUrl::parse(&url)?;
         }
@@ -97,6 +110,20 @@ fn url_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
         let base = variable("OTEL_EXPORTER_OTLP_ENDPOINT")?;
         Some(format!("{}/v1/traces", base.trim_end_matches('/')))
     })
+}
+
+/// `<key>=<value>,...`, as variables have it: with characters by their numbers (`%20`). What has no
+/// key is left out.
+fn pairs(list: &str) -> Vec<(String, String)> {
+    let decoded = |text: &str| {
+        let decoded = percent_decode_str(text.trim()).decode_utf8_lossy();
+        decoded.into_owned()
+    };
+    list.split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (decoded(key), decoded(value)))
+        .filter(|(key, _)| !key.is_empty())
+        .collect()
 }
 
 /// `<key>=<value>`. A text without the sign is both, as upstream has it.
@@ -204,6 +231,39 @@ mod tests {
     }
 
     #[test]
+    fn variables_without_a_setting() {
+        let shared = [
+            (
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                "authorization=Basic%20YQ==, x-a = 1 ,nothing,=no",
+            ),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/shared.pem"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "deployment=x%2Cy,zone=a"),
+        ];
+        let pairs = |rows: &[(&str, &str)]| {
+            let rows = rows.iter();
+            rows.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect::<Vec<_>>()
+        };
+        let options = resolved(&[], &shared).unwrap();
+        let headers = pairs(&[("authorization", "Basic YQ=="), ("x-a", "1")]);
+        assert_eq!(options.headers, headers);
+        assert_eq!(options.roots, Some(PathBuf::from("/shared.pem")));
+        let attributes = pairs(&[("deployment", "x,y"), ("zone", "a")]);
+        assert_eq!(options.resource_defaults, attributes);
+        assert_eq!(shown(&options), DEFAULTS, "no client is shown them");
+        let own = [
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "own=1"),
+            ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/own.pem"),
+            shared[0],
+            shared[1],
+        ];
+        let options = resolved(&[], &own).unwrap();
+        assert_eq!(options.headers, pairs(&[("own", "1")]));
+        assert_eq!(options.roots, Some(PathBuf::from("/own.pem")));
+    }
+
+    #[test]
     fn refusals() {
         let number = "bsp_max_queue_size";
         for (setting, value, expected) in [
@@ -225,7 +285,7 @@ mod tests {
                 "0",
                 "bsp_schedule_delay must be at least 1.",
             ),
-            ("url", "https://h", "conch sends spans in plain text only"),
+            ("url", "ftp://h", "its scheme must be http or https"),
             ("resource", "=v", "resource of a trace has no key. Got =v"),
         ] {
             let refused = resolved(&[(setting, value)], &[]).unwrap_err();
@@ -245,7 +305,7 @@ mod tests {
             (
                 "OTEL_EXPORTER_OTLP_ENDPOINT",
                 "ftp://h",
-                "its scheme must be http",
+                "its scheme must be http or https",
             ),
         ] {
             let refused = resolved(&[], &[(name, value)]).unwrap_err();

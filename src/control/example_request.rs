@@ -136,7 +136,7 @@ struct InputExample<'c> {
     datatype: &'static str,
     shape: Vec<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<OneValues>,
+    data: Option<ExampleValues>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<InputParameters>,
 }
@@ -161,7 +161,7 @@ impl InputExample<'_> {
             name: &spec.name,
             datatype: spec.data_type.name(),
             shape,
-            data: is_json.then_some(OneValues {
+            data: is_json.then_some(ExampleValues {
                 count,
                 data_type: spec.data_type,
             }),
@@ -173,12 +173,12 @@ impl InputExample<'_> {
 }
 
 /// As many ones as a tensor has elements.
-struct OneValues {
+struct ExampleValues {
     count: u64,
     data_type: DataType,
 }
 
-impl Serialize for OneValues {
+impl Serialize for ExampleValues {
     fn serialize<S: Serializer>(&self, target: S) -> Result<S::Ok, S::Error> {
         let mut values = target.serialize_seq(None)?;
         for _ in 0..self.count {

@@ -39,13 +39,13 @@ impl AccessLog {
     #[inline]
     pub(crate) fn record(
         &self,
-        peer: Peer,
+        peer: &Peer,
         (protocol, method): (&'static str, &'static str),
         path: &str,
     ) -> Option<Rc<AccessRecord>> {
         let rate = self.rate?;
         self.samples(rate)
-            .then(|| AccessRecord::new(peer, (protocol, method), path))
+            .then(|| AccessRecord::new(*peer, (protocol, method), path))
     }
 
     fn samples(&self, rate: NonZeroU32) -> bool {
@@ -187,7 +187,7 @@ mod tests {
     fn one_request_in_so_many() {
         for (rate, expected) in [(0, ""), (1, "xxxxxxx"), (3, "..x..x.")] {
             let log = AccessLog::new(NonZeroU32::new(rate));
-            let record = || log.record(Peer::Unknown, ("HTTP", "GET"), "/");
+            let record = || log.record(&Peer::Unknown, ("HTTP", "GET"), "/");
             let taken: String = (0..7)
                 .map(|_| if record().is_some() { 'x' } else { '.' })
                 .collect();

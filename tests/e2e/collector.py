@@ -94,13 +94,16 @@ class Span:
 
 
 class Collector:
-    """Listens on loopback until closed. `statuses` are those of its first answers; the others are 200."""
+    """Listens on loopback until closed. `statuses` are those of its first answers; the others are 200. With a `context` of the module `ssl`
+    it speaks HTTPS."""
 
-    def __init__(self, statuses=()):
+    def __init__(self, statuses=(), context=None):
         self.statuses = list(statuses)
         # Of each request that was taken: path, content type, and the message as JSON.
         self.requests = []
         self.refused_count = 0
+        # Of every request.
+        self.headers = []
         # While it is not set, requests get no answer.
         self.answers = threading.Event()
         self.answers.set()
@@ -111,6 +114,7 @@ class Collector:
 
             def do_POST(self):
                 body, kind = self.rfile.read(int(self.headers["Content-Length"])), self.headers["Content-Type"]
+                collector.headers.append(self.headers)
                 collector.answers.wait()
                 status = collector.statuses.pop(0) if collector.statuses else 200
                 if status == 200:
@@ -134,7 +138,9 @@ class Collector:
 
         self.errors = []
         self.server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/traces"
+        if context:
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"{'https' if context else 'http'}://127.0.0.1:{self.server.server_address[1]}/v1/traces"
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self.thread.start()
 

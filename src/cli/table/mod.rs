@@ -48,7 +48,9 @@ pub static GROUPS: &[FlagGroup] = &[
     group("Memory/Device Management", memory::MEMORY),
     group("Shared Memory", memory::SHARED_MEMORY),
     group("conch", conch::FLAGS),
-    group("conch: TLS", tls::FLAGS),
+    group("conch: HTTP over TLS", tls::HTTP),
+    group("conch: metrics over TLS", tls::METRICS),
+    group("conch: certificates", tls::RELOAD),
     group("DEPRECATED", deprecated::FLAGS),
 ];
 

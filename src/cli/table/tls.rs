@@ -8,81 +8,78 @@ use crate::flag::Setter::{Path, Seconds, Shown, Switch};
 use crate::tls::TlsFlags;
 use crate::values::{parse_bool, parse_unsigned};
 
-pub const FLAGS: &[Flag] = &[
-    served(
-        "http-use-ssl",
-        Bool,
-        "Serve HTTP over TLS, and only so; not SageMaker and Vertex AI. Default: {}.",
-        Switch(|to| &mut to.http_tls.is_enabled),
-    ),
-    served(
-        "http-use-ssl-mutual",
-        Bool,
-        "Require and verify client certificates; true switches --http-use-ssl on. Default: {}.",
-        Shown {
-            set: |to, text| set_mutual(&mut to.http_tls, text),
-            show: |of| of.http_tls.verifies_clients.to_string(),
-        },
-    ),
-    served(
-        "http-server-cert",
-        Text("<path>"),
-        "Certificate of the server and those that vouch for it, PEM. Needed by --http-use-ssl.",
-        Path(|to| &mut to.http_tls.files.certificate),
-    ),
-    served(
-        "http-server-key",
-        Text("<path>"),
-        "Private key of the server, PEM. Needed by --http-use-ssl.",
-        Path(|to| &mut to.http_tls.files.key),
-    ),
-    served(
-        "http-root-cert",
-        Text("<path>"),
-        "Certificates that vouch for clients, PEM. Needed by --http-use-ssl-mutual.",
-        Path(|to| &mut to.http_tls.files.roots),
-    ),
-    served(
-        "metrics-use-ssl",
-        Bool,
-        "Serve the port of the metrics over TLS, and only so. Default: {}.",
-        Switch(|to| &mut to.metrics_tls.is_enabled),
-    ),
-    served(
-        "metrics-use-ssl-mutual",
-        Bool,
-        "Require and verify client certificates; true switches --metrics-use-ssl on. Default: {}.",
-        Shown {
-            set: |to, text| set_mutual(&mut to.metrics_tls, text),
-            show: |of| of.metrics_tls.verifies_clients.to_string(),
-        },
-    ),
-    served(
-        "metrics-server-cert",
-        Text("<path>"),
-        "Certificate of the server and those that vouch for it, PEM. Needed by --metrics-use-ssl.",
-        Path(|to| &mut to.metrics_tls.files.certificate),
-    ),
-    served(
-        "metrics-server-key",
-        Text("<path>"),
-        "Private key of the server, PEM. Needed by --metrics-use-ssl.",
-        Path(|to| &mut to.metrics_tls.files.key),
-    ),
-    served(
-        "metrics-root-cert",
-        Text("<path>"),
-        "Certificates that vouch for clients, PEM. Needed by --metrics-use-ssl-mutual.",
-        Path(|to| &mut to.metrics_tls.files.roots),
-    ),
-    served(
-        "tls-reload-secs",
-        Int,
-        "Seconds between looks whether certificates, keys and roots of gRPC, HTTP or metrics have \
-         changed, for new connections; 0: they are read again on SIGHUP only. Default: {}.",
-        Seconds(|to| &mut to.tls_reload, parse_unsigned),
-    ),
-];
+/// The flags of one listener: the beginning of their names, their field, and what is served.
+macro_rules! flags {
+    ($prefix:literal, $field:ident, $serves:literal) => {
+        &[
+            served(
+                concat!($prefix, "-use-ssl"),
+                Bool,
+                concat!($serves, " over TLS, and only so. Default: {}."),
+                Switch(|to| &mut to.$field.is_enabled),
+            ),
+            served(
+                concat!($prefix, "-use-ssl-mutual"),
+                Bool,
+                concat!(
+                    "Require and verify client certificates; true switches --",
+                    $prefix,
+                    "-use-ssl on. Default: {}."
+                ),
+                Shown {
+                    set: |to, text| set_mutual(&mut to.$field, text),
+                    show: |of| of.$field.verifies_clients.to_string(),
+                },
+            ),
+            served(
+                concat!($prefix, "-server-cert"),
+                Text("<path>"),
+                concat!(
+                    "Certificate of the server and those that vouch for it, PEM. Needed by --",
+                    $prefix,
+                    "-use-ssl."
+                ),
+                Path(|to| &mut to.$field.files.certificate),
+            ),
+            served(
+                concat!($prefix, "-server-key"),
+                Text("<path>"),
+                concat!(
+                    "Private key of the server, PEM. Needed by --",
+                    $prefix,
+                    "-use-ssl."
+                ),
+                Path(|to| &mut to.$field.files.key),
+            ),
+            served(
+                concat!($prefix, "-root-cert"),
+                Text("<path>"),
+                concat!(
+                    "Certificates that vouch for clients, PEM. Needed by --",
+                    $prefix,
+                    "-use-ssl-mutual."
+                ),
+                Path(|to| &mut to.$field.files.roots),
+            ),
+        ]
+    };
+}
+
+pub const HTTP: &[Flag] = flags!(
+    "http",
+    http_tls,
+    "Serve HTTP, but for SageMaker and Vertex AI,"
+);
+
+pub const METRICS: &[Flag] = flags!("metrics", metrics_tls, "Serve the port of the metrics");
+
+pub const RELOAD: &[Flag] = &[served(
+    "tls-reload-secs",
+    Int,
+    "Seconds between looks whether certificates, keys and roots of gRPC, HTTP or metrics have \
+     changed, for new connections; 0: they are read again on SIGHUP only. Default: {}.",
+    Seconds(|to| &mut to.tls_reload, parse_unsigned),
+)];
 
 fn set_mutual(to: &mut TlsFlags, text: &str) -> Result<(), String> {
     to.verifies_clients = parse_bool(text)?;
@@ -90,7 +87,7 @@ fn set_mutual(to: &mut TlsFlags, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What has no effect, of the flags above.
+/// What has no effect of the flags above.
 pub fn warnings(arguments: &Arguments) -> Vec<String> {
     let listeners = [
         ("http", &arguments.http_tls),

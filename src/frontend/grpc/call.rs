@@ -22,7 +22,7 @@ use super::body::{
 };
 use super::calls::CallEnd;
 use super::compression::{CallCompression, pack};
-use super::infer::{self, CallHeaders, CallMetadata, Pieces};
+use super::infer::{self, CallExtensions, CallMetadata, Pieces};
 use super::method::GrpcMethod;
 use super::peer_timeout::PeerTimeout;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
@@ -34,11 +34,14 @@ use super::{
     control, delays, forward, readiness, reflection, repository, shared_memory, stream, timeout,
 };
 use crate::access::GrantedRoute;
+use crate::access_log::AccessRecord;
 use crate::coding::ContentCoding;
 use crate::shard::{ConnectionShares, Shard, Timer};
 use crate::trace::RemoteContext;
 
 /// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
+///
+/// `access` is its record in the access log, if it has one, which is told the id of its inference.
 ///
 /// The head is read before the call has a state to keep: what it says takes some bytes, it takes
 /// hundreds.
@@ -46,11 +49,11 @@ pub(super) fn run(
     shard: Rc<Shard>,
     shares: &ConnectionShares,
     uploads: Rc<PartialMessages>,
-    request: Request<RecvStream>,
+    (request, access): (Request<RecvStream>, Option<&Rc<AccessRecord>>),
     mut respond: SendResponse<Payload>,
 ) -> impl Future<Output = CallEnd> + use<> {
     let (head, body) = request.into_parts();
-    let call_head = begin(&shard, shares, &head);
+    let call_head = begin(&shard, shares, &head, access);
     drop(head);
     async move {
         let outcome = AssertUnwindSafe(answer(&shard, &uploads, call_head, body, &mut respond))
@@ -105,7 +108,12 @@ impl From<GrpcStatus> for CallRefusal {
     }
 }
 
-fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallHead, CallRefusal> {
+fn begin(
+    shard: &Shard,
+    shares: &ConnectionShares,
+    head: &Parts,
+    access: Option<&Rc<AccessRecord>>,
+) -> Result<CallHead, CallRefusal> {
     if let Some(refusal) = refuse_transport(&head.method, &head.headers) {
         return Err(CallRefusal::Transport(refusal));
     }
@@ -135,8 +143,12 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         .headers
         .get("triton_grpc_error")
         .is_some_and(|value| value.as_bytes() == b"true");
-    let headers = match method.is_inference() {
-        true => kept_headers(shard, &head.headers),
+    let extensions = match method.is_inference() {
+        true => extensions(
+            shard,
+            &head.headers,
+            access.filter(|_| matches!(method, GrpcMethod::ModelInfer)),
+        ),
         false => None,
     };
     let tenant = match method.is_inference() {
@@ -149,7 +161,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         deadline_ns,
         ends_at_error,
         sender: CallMetadata {
-            headers,
+            extensions,
             tenant,
             budget: shares.of_request(tenant_header, &shard.budget, |name| {
                 head.headers.get(name).map(http::HeaderValue::as_bytes)
@@ -160,9 +172,13 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
     })
 }
 
-/// Headers of an inference that are forwarded, or carry on the trace of its client; none if nobody
-/// wants them.
-fn kept_headers(shard: &Shard, headers: &http::HeaderMap) -> Option<Box<CallHeaders>> {
+/// What few inferences have: headers that are forwarded, or carry on the trace of its client, and a
+/// record in the access log, which knows one request.
+fn extensions(
+    shard: &Shard,
+    headers: &http::HeaderMap,
+    access: Option<&Rc<AccessRecord>>,
+) -> Option<Box<CallExtensions>> {
     let forwarded = match &shard.options.grpc_forward {
         Some(pattern) => forward::collect(pattern, headers),
         None => None,
@@ -172,7 +188,14 @@ fn kept_headers(shard: &Shard, headers: &http::HeaderMap) -> Option<Box<CallHead
         true => RemoteContext::read(find),
         false => None,
     };
-    (forwarded.is_some() || remote.is_some()).then(|| Box::new(CallHeaders { forwarded, remote }))
+    let is_wanted = forwarded.is_some() || remote.is_some() || access.is_some();
+    is_wanted.then(|| {
+        Box::new(CallExtensions {
+            forwarded,
+            remote,
+            access: access.cloned(),
+        })
+    })
 }
 
 fn refuse(refusal: CallRefusal, respond: &mut SendResponse<Payload>) -> Result<(), CallFailure> {

@@ -207,7 +207,8 @@ impl GrpcConnection {
                     let delays = shard.options.grpc_delays;
                     let path = request.uri().path();
                     let access = shard.access_log.record(shares.peer(), ("gRPC", ""), path);
-                    let call = call::run(shard, shares, uploads, request, respond);
+                    let call =
+                        call::run(shard, shares, uploads, (request, access.as_ref()), respond);
                     match (logged, access) {
                         (None, None) => calls.push(call),
                         (None, Some(access)) => calls.push(note_end(access, call)),

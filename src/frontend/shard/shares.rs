@@ -41,8 +41,8 @@ impl ConnectionShares {
         }
     }
 
-    pub fn peer(&self) -> Peer {
-        self.peer
+    pub fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// What all of them hold.

@@ -6,7 +6,10 @@
 //! [`session`] turns its records into plain bytes and back, and [`stream`] is what HTTP/1 sees of
 //! that. TLS 1.2 and 1.3, HTTP/2 or HTTP/1 by ALPN, no resumption: connections live long, and what
 //! is not kept cannot be stolen.
+//!
+//! [`client`] is for the server's own requests, to a collector of spans.
 
+mod client;
 mod config;
 mod files;
 mod handshake;
@@ -18,6 +21,7 @@ mod stamp;
 mod stream;
 mod version_one;
 
+pub(crate) use client::client_config;
 pub use config::TlsConfig;
 pub use files::TlsFiles;
 pub(crate) use handshake::{accept, accept_in_time};

@@ -70,13 +70,13 @@ pub(super) struct RequestWatch {
     /// As it was asked for.
     model: Box<str>,
     stages: Arc<StageTimes>,
-    front: FrontTimes,
+    front: FrontendTimes,
 }
 
 /// When the front end reached what. Monotonic ns; 0: not reached. Atomic as whoever lets go of the
 /// request last may be another thread.
 #[derive(Debug, Default)]
-struct FrontTimes {
+struct FrontendTimes {
     start_ns: AtomicU64,
     received_ns: AtomicU64,
     responded_ns: AtomicU64,
@@ -90,7 +90,7 @@ impl RequestWatch {
             slow: Arc::clone(slow),
             model: model.into(),
             stages: Arc::default(),
-            front: FrontTimes::default(),
+            front: FrontendTimes::default(),
         }
     }
 

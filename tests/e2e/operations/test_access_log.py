@@ -82,7 +82,7 @@ class Lines(ServerCase):
         tensor = grpcclient.InferInput("INPUT0", [1, 2], "FP32").set_data_from_numpy(numpy.ones((1, 2), numpy.float32))
         with grpcclient.InferenceServerClient(self.server.grpc) as client:
             client.infer("identity", [tensor], request_id="g1")
-        found = line_with(self.server, "/ModelInfer ")
+        found = line_with(self.server, "[request id: g1] access: ")
         self.assertGreater(int(found.pop("duration_us")), 0)
         self.assertEqual(found, {"client": "127.0.0.1", "protocol": "gRPC", "path": "/inference.GRPCInferenceService/ModelInfer", "status": "OK"})
         with grpc.insecure_channel(self.server.grpc) as channel:

@@ -5,12 +5,14 @@ import os
 import pathlib
 import queue
 import socket
+import ssl
 import sys
 import unittest
 
 import numpy
 import tritonclient.grpc as grpcclient
 
+import certificates
 import server as servers
 from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
 from collector import SERVER_KIND, Collector, SpanTree
@@ -497,9 +499,43 @@ class Ends(unittest.TestCase):
             server.wait_for_text(f"spans are exported to {collector.url} again; 3 were lost")
         self.assertEqual([root.parent_id for root in SpanTree(collector.wait(3)).roots], [SPAN_ID])
 
+    def test_headers_and_attributes_of_the_environment(self):
+        variables = {"OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=a,authorization=token", "OTEL_RESOURCE_ATTRIBUTES": "zone=b,service.name=c,rack=d"}
+        collector = self.collector()
+        with self.server(*flags(collector, "opentelemetry,resource=rack=e"), environment=variables) as server:
+            self.ask(server)
+            collector.wait(3)
+            self.assertNotIn("token", json.dumps(server.get_json("/v2/trace/setting")))
+        headers, resource = collector.headers[0], collector.resources[0]
+        self.assertEqual((headers["x-tenant"], headers["authorization"]), ("a", "token"))
+        # Its own name is the server's, as long as no setting says otherwise.
+        self.assertEqual([resource[key] for key in ("zone", "service.name", "rack")], ["b", "triton-inference-server", "e"])
+
+    @conch_only
+    def test_by_https(self):
+        files = certificates.Certificates()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.server, files.server_key)
+        collector = Collector(context=context)
+        self.addCleanup(collector.close)
+        for variable in ("OTEL_EXPORTER_OTLP_CERTIFICATE", "SSL_CERT_FILE"):
+            with self.server(*flags(collector), environment={variable: str(files.root)}) as server:
+                self.ask(server)
+                collector.wait(3)
+                collector.requests.clear()
+            self.assertNotIn("failed to export", server.output)
+        # A collector that others vouch for.
+        with self.server(*flags(collector), environment={"OTEL_EXPORTER_OTLP_CERTIFICATE": str(files.stranger)}) as server:
+            self.ask(server)
+            server.wait_for_line("failed to export spans to https://127.0.0.1:.*: .*UnknownIssuer")
+        self.assertEqual(collector.requests, [])
+        with self.assertRaises(servers.StartFailed) as caught:
+            self.server(*flags(collector), environment={"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nonexistent/roots.pem"})
+        self.assertIn("/nonexistent/roots.pem", caught.exception.output)
+
     @conch_only
     def test_settings_that_mean_nothing_are_refused_at_the_start(self):
-        for setting, expected in (("url=https://localhost/v1/traces", "conch sends spans in plain text only"), ("bsp_max_queue_size=abc", "Got abc"),
+        for setting, expected in (("url=ftp://localhost/v1/traces", "its scheme must be http or https"), ("bsp_max_queue_size=abc", "Got abc"),
                                   ("bsp_schedule_delay=0", "bsp_schedule_delay must be at least 1")):
             with self.assertRaises(servers.StartFailed) as caught:
                 self.server("--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,{setting}")

@@ -508,7 +508,10 @@ class Reload(unittest.TestCase):
         server = self.start("--tls-reload-secs=0")
         fresh = self.files.make("fresh", "ec", issuer="root")
         self.put(*fresh)
-        self.assertNotIn("certificates", server.threads())
+        # The thread sleeps until it is asked: its wait has no timeout.
+        tasks = pathlib.Path(f"/proc/{server.pid}/task").iterdir()
+        [task] = [task for task in tasks if (task / "comm").read_text() == "certificates\n"]
+        until(lambda: (task / "syscall").read_text().split()[4:5] == ["0x0"], "a wait without a timeout")
         self.assertEqual(self.presented(server, "metrics"), self.files.server.read_text().strip())
         server.process.send_signal(signal.SIGHUP)
         self.wait_for(server, fresh[0])

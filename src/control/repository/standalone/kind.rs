@@ -11,14 +11,14 @@ pub(super) struct FileKind {
     /// `model_type` of the fil backend, which tells formats apart by names of its own; empty for
     /// others.
     pub model_type: &'static str,
-    pub beside: Beside,
+    pub beside: SiblingFiles,
     /// The backend cannot find out inputs and outputs.
     pub needs_config: bool,
 }
 
 /// What else of a file's folder belongs to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum SiblingFiles {
     Nothing,
     /// Files whose names begin as that of the file does, such as `net.bin` beside `net.xml`.
     SameStem,
@@ -29,23 +29,33 @@ pub(super) enum Beside {
 }
 
 pub(super) const KINDS: [FileKind; 16] = [
-    kind("onnx", "onnxruntime", "onnxruntime_onnx", Beside::Files),
-    kind("plan", "tensorrt", "tensorrt_plan", Beside::Nothing),
-    kind("engine", "tensorrt", "tensorrt_plan", Beside::Nothing),
-    described(kind("pt", "pytorch", "pytorch_libtorch", Beside::Nothing)),
-    described(kind("pt2", "pytorch", "torch_aoti", Beside::Nothing)),
+    kind(
+        "onnx",
+        "onnxruntime",
+        "onnxruntime_onnx",
+        SiblingFiles::Files,
+    ),
+    kind("plan", "tensorrt", "tensorrt_plan", SiblingFiles::Nothing),
+    kind("engine", "tensorrt", "tensorrt_plan", SiblingFiles::Nothing),
+    described(kind(
+        "pt",
+        "pytorch",
+        "pytorch_libtorch",
+        SiblingFiles::Nothing,
+    )),
+    described(kind("pt2", "pytorch", "torch_aoti", SiblingFiles::Nothing)),
     SAVED_MODEL,
     described(kind(
         "graphdef",
         "tensorflow",
         "tensorflow_graphdef",
-        Beside::Nothing,
+        SiblingFiles::Nothing,
     )),
-    kind("xml", "openvino", "", Beside::SameStem),
-    kind("tflite", "openvino", "", Beside::Nothing),
-    kind("pdmodel", "openvino", "", Beside::SameStem),
-    kind("py", "python", "", Beside::Package),
-    kind("dali", "dali", "", Beside::Nothing),
+    kind("xml", "openvino", "", SiblingFiles::SameStem),
+    kind("tflite", "openvino", "", SiblingFiles::Nothing),
+    kind("pdmodel", "openvino", "", SiblingFiles::SameStem),
+    kind("py", "python", "", SiblingFiles::Package),
+    kind("dali", "dali", "", SiblingFiles::Nothing),
     forest("ubj", "xgboost_ubj"),
     forest("json", "xgboost_json"),
     forest("txt", "lightgbm"),
@@ -57,14 +67,14 @@ pub(super) const SAVED_MODEL: FileKind = kind(
     "savedmodel",
     "tensorflow",
     "tensorflow_savedmodel",
-    Beside::Nothing,
+    SiblingFiles::Nothing,
 );
 
 const fn kind(
     suffix: &'static str,
     backend: &'static str,
     platform: &'static str,
-    beside: Beside,
+    beside: SiblingFiles,
 ) -> FileKind {
     FileKind {
         suffix,
@@ -79,7 +89,7 @@ const fn kind(
 const fn forest(suffix: &'static str, model_type: &'static str) -> FileKind {
     FileKind {
         model_type,
-        ..kind(suffix, "fil", "", Beside::Nothing)
+        ..kind(suffix, "fil", "", SiblingFiles::Nothing)
     }
 }
 

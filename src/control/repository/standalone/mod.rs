@@ -7,7 +7,7 @@
 
 mod kind;
 mod model;
-mod owned_folder;
+mod private_directory;
 
 #[cfg(test)]
 mod tests;
@@ -21,10 +21,10 @@ use std::{fs, io};
 use conch_engine::Error;
 use conch_log as log;
 
-use kind::Beside;
+use kind::SiblingFiles;
 pub use model::StandaloneModel;
 use model::{ModelForm, StandaloneFile};
-use owned_folder::OwnedFolder;
+use private_directory::PrivateDirectory;
 
 /// The models that the words of a command line name.
 ///
@@ -51,7 +51,7 @@ pub fn standalone_models(words: &[String]) -> Result<Vec<StandaloneModel>, Strin
 /// A repository of links to models, which goes with the value.
 #[derive(Debug)]
 pub struct StandaloneRepository {
-    folder: OwnedFolder,
+    folder: PrivateDirectory,
 }
 
 impl StandaloneRepository {
@@ -71,7 +71,7 @@ impl StandaloneRepository {
                 parent.display()
             ))
         };
-        let folder = OwnedFolder::create(parent).map_err(refused)?;
+        let folder = PrivateDirectory::create(parent).map_err(refused)?;
         for model in models {
             let place = folder.contents().join(&model.name);
             match &model.form {
@@ -112,7 +112,7 @@ fn lay_out_file(path: &Path, file: &StandaloneFile, place: &Path, config: &str) 
 
 /// What of `folder` belongs to `file`. What cannot be read belongs to nothing.
 fn names_beside(folder: &Path, file: &StandaloneFile) -> Vec<OsString> {
-    if file.kind.beside == Beside::Nothing {
+    if file.kind.beside == SiblingFiles::Nothing {
         return Vec::new();
     }
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -123,17 +123,17 @@ fn names_beside(folder: &Path, file: &StandaloneFile) -> Vec<OsString> {
         .filter(|name| belongs(&folder.join(name), file.kind.beside))
         .collect();
     let stem = file.stem().as_bytes();
-    if file.kind.beside == Beside::SameStem || names.len() > FILES_MAX {
+    if file.kind.beside == SiblingFiles::SameStem || names.len() > FILES_MAX {
         names.retain(|name| name.as_encoded_bytes().starts_with(stem));
         names.truncate(FILES_MAX);
     }
     names
 }
 
-fn belongs(path: &Path, beside: Beside) -> bool {
+fn belongs(path: &Path, beside: SiblingFiles) -> bool {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => {
-            beside == Beside::Package && path.join("__init__.py").is_file()
+            beside == SiblingFiles::Package && path.join("__init__.py").is_file()
         }
         Ok(metadata) => metadata.is_file(),
         Err(_) => false,

@@ -1,10 +1,12 @@
 //! The head of a call, as far as it concerns its requests.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Draft, Error, Tenant};
 use conch_memory::Budget;
 
+use crate::access_log::AccessRecord;
 use crate::forward::{self, ForwardedHeaders};
 use crate::trace::RemoteContext;
 
@@ -12,24 +14,26 @@ use crate::trace::RemoteContext;
 #[derive(Clone)]
 pub(in crate::grpc) struct CallMetadata {
     /// Boxed: every call has room for it.
-    pub(in crate::grpc) headers: Option<Box<CallHeaders>>,
+    pub(in crate::grpc) extensions: Option<Box<CallExtensions>>,
     pub(in crate::grpc) tenant: Option<Tenant>,
     /// What its bytes are charged to.
     pub(in crate::grpc) budget: Arc<Budget>,
 }
 
-/// What is kept of the metadata that the server has to be asked to read.
+/// What few calls have, as the server has to be asked for it.
 #[derive(Clone)]
-pub(in crate::grpc) struct CallHeaders {
+pub(in crate::grpc) struct CallExtensions {
     pub(in crate::grpc) forwarded: ForwardedHeaders,
     /// The span of the client, where spans are exported.
     pub(in crate::grpc) remote: Option<RemoteContext>,
+    /// Its line in the access log, of a call with one request.
+    pub(in crate::grpc) access: Option<Rc<AccessRecord>>,
 }
 
 impl CallMetadata {
     /// The span of the client.
     pub(super) fn remote(&self) -> Option<RemoteContext> {
-        self.headers.as_ref()?.remote.clone()
+        self.extensions.as_ref()?.remote.clone()
     }
 
     /// Adds it to a request.
@@ -38,8 +42,13 @@ impl CallMetadata {
     /// For metadata that cannot be forwarded.
     pub(super) fn sign(self, draft: &mut Draft<'_>) -> Result<(), Error> {
         draft.features.budget = Some(self.budget);
-        match self.headers {
-            Some(headers) => forward::attach(headers.forwarded, &mut draft.parameters),
+        match self.extensions {
+            Some(extensions) => {
+                if let Some(access) = &extensions.access {
+                    access.note_id(draft.id);
+                }
+                forward::attach(extensions.forwarded, &mut draft.parameters)
+            }
             None => Ok(()),
         }
     }

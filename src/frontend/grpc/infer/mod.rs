@@ -19,7 +19,7 @@ mod submit;
 
 pub(super) use acquire::{acquire, note_acquired};
 pub(super) use answer::{EncodedResponse, answer};
-pub(super) use metadata::{CallHeaders, CallMetadata};
+pub(super) use metadata::{CallExtensions, CallMetadata};
 pub(super) use reader::{CompleteMessage, MessageReader, ReadFault};
 pub(super) use response::{Pieces, encode_failure, encode_streamed};
 pub(super) use streamed::{StreamedRequest, submit_streamed};

@@ -4,7 +4,7 @@
 //! batch. While a collector is slow or gone, spans wait in the queue up to its bound; what is lost
 //! is counted and told. Nobody waits for this thread but the end of the server, for a while.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -19,7 +19,7 @@ use conch_proto::otlp::{
 };
 
 use super::options::CollectorOptions;
-use super::post::{PostError, post};
+use super::post::{CollectorClient, PostError};
 use super::spans;
 use crate::trace::queue::TraceQueue;
 use crate::trace::record::TraceRecord;
@@ -50,18 +50,19 @@ impl ExporterThread {
 /// Starts the thread.
 ///
 /// # Errors
-/// INTERNAL if there is none to be had.
+/// INTERNAL if there is none to be had, INVALID_ARGUMENT for options that are of no use.
 pub(in crate::trace) fn start(
     queue: &Arc<TraceQueue<TraceRecord>>,
     options: &Arc<CollectorOptions>,
 ) -> Result<ExporterThread, Error> {
+    let client = CollectorClient::new(options)?;
     let (sender, finished) = channel();
     let (queue, options) = (Arc::clone(queue), Arc::clone(options));
     std::thread::Builder::new()
         .name("trace".to_owned())
         .spawn(move || {
             let _until_the_end = sender;
-            SpanExporter::new(&queue, &options).run();
+            SpanExporter::new(&queue, &options, client).run();
         })
         .map_err(|cause| Error::internal(format!("cannot start the trace thread: {cause}")))?;
     Ok(ExporterThread { finished })
@@ -70,6 +71,7 @@ pub(in crate::trace) fn start(
 struct SpanExporter<'q> {
     queue: &'q TraceQueue<TraceRecord>,
     options: &'q CollectorOptions,
+    client: CollectorClient,
     resource: Resource,
     /// Of traces that were taken out; less than those of one trace between two batches.
     pending: VecDeque<Span>,
@@ -80,11 +82,16 @@ struct SpanExporter<'q> {
 }
 
 impl<'q> SpanExporter<'q> {
-    fn new(queue: &'q TraceQueue<TraceRecord>, options: &'q CollectorOptions) -> SpanExporter<'q> {
+    fn new(
+        queue: &'q TraceQueue<TraceRecord>,
+        options: &'q CollectorOptions,
+        client: CollectorClient,
+    ) -> SpanExporter<'q> {
         SpanExporter {
             queue,
             options,
-            resource: resource(&options.resource),
+            client,
+            resource: resource(options),
             pending: VecDeque::new(),
             ends_at: None,
             failure_count: 0,
@@ -166,15 +173,17 @@ impl<'q> SpanExporter<'q> {
         let mut attempts_left = ATTEMPTS_MAX;
         loop {
             attempts_left -= 1;
-            match post(&self.options.url, body, deadline) {
+            match self.client.post(body, deadline) {
                 Ok(None) => return Ok(None),
                 Ok(Some(partial)) => {
                     let count = u64::try_from(partial.rejected_spans).unwrap_or(0);
                     return Ok(Some((count, partial.error_message)));
                 }
-                Err(error) if !error.may_retry || attempts_left == 0 => return Err(error),
                 Err(error) => {
-                    let until = Instant::now() + pause;
+                    let Some(asked) = error.retry_after.filter(|_| attempts_left > 0) else {
+                        return Err(error);
+                    };
+                    let until = Instant::now() + pause.max(asked.min(POST_WITHIN));
                     // The end of the server ends the attempts.
                     if until >= deadline || self.queue.wait_for_end(until) {
                         return Err(error);
@@ -235,8 +244,8 @@ fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(text.len().min(256))]
 }
 
-/// What the server says of itself; `given` has the last word.
-fn resource(given: &[(String, String)]) -> Resource {
+/// What the server says of itself.
+fn resource(options: &CollectorOptions) -> Resource {
     let own = [
         ("service.name", "triton-inference-server"),
         ("telemetry.sdk.language", "rust"),
@@ -244,7 +253,9 @@ fn resource(given: &[(String, String)]) -> Resource {
         ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
     ];
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let rows: std::collections::BTreeMap<_, _> = own.into_iter().chain(given.to_vec()).collect();
+    let defaults = options.resource_defaults.iter().cloned();
+    let given = options.resource.iter().cloned();
+    let rows: BTreeMap<_, _> = defaults.chain(own).chain(given).collect();
     let attributes = rows
         .into_iter()
         .map(|(key, value)| spans::attribute(&key, Value::StringValue(value)));

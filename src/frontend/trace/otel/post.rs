@@ -1,223 +1,181 @@
-//! One batch to a collector: HTTP/1.1 over a connection of its own, until a deadline.
-//!
-//! The resolution of the collector's name is the one step without a deadline: the system's resolver
-//! has its own. Blocks; on the exporter's thread.
+//! One batch to a collector: over HTTP or HTTPS on a connection of its own, until a deadline.
+//! Blocks; on the exporter's thread.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use conch_engine::Error;
 use conch_proto::Message;
 use conch_proto::otlp::{ExportTracePartialSuccess, ExportTraceServiceResponse};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use ureq::{Agent, Body, Timeout};
 
-use super::url::CollectorUrl;
+use super::options::CollectorOptions;
+use crate::tls;
 
 /// The head of an answer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The body of an answer, which says at most which spans were not taken, and why.
-const BODY_BYTES_MAX: usize = 64 << 10;
-const HEADERS_MAX: usize = 64;
+const BODY_BYTES_MAX: u64 = 64 << 10;
 
 /// Why a batch was not taken.
 #[derive(Debug)]
 pub(super) struct PostError {
     pub(super) message: String,
-    /// The collector has none of it, and may take it later.
-    pub(super) may_retry: bool,
+    /// The collector has none of it, and may take it later: after so long, if it says that; none if
+    /// it must not be sent again.
+    pub(super) retry_after: Option<Duration>,
 }
 
-/// Sends `body`; returns what the collector did not want of it.
-///
-/// # Errors
-/// Whatever the network or the collector says. After [`PostError::may_retry`] it may be sent again.
-pub(super) fn post(
-    url: &CollectorUrl,
-    body: &[u8],
-    deadline: Instant,
-) -> Result<Option<ExportTracePartialSuccess>, PostError> {
-    let stream = connect(url, deadline).map_err(|cause| PostError {
-        message: format!("cannot connect: {cause}"),
-        may_retry: true,
-    })?;
-    // What has been sent in part may have been taken.
-    exchange(url, body, TimedStream { stream, deadline }).unwrap_or_else(|cause| {
-        Err(PostError {
-            message: match cause.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    "no answer in time".to_owned()
-                }
-                _ => cause.to_string(),
-            },
-            may_retry: false,
+/// What posts batches.
+pub(super) struct CollectorClient {
+    agent: Agent,
+    options: Arc<CollectorOptions>,
+    headers: HeaderMap,
+}
+
+impl CollectorClient {
+    /// Reads the certificates that vouch for the collector, if it is reached by HTTPS.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if they, or a header, are of no use.
+    pub(super) fn new(options: &Arc<CollectorOptions>) -> Result<CollectorClient, Error> {
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_idle_connections(0)
+            .max_response_header_size(HEAD_BYTES_MAX)
+            .user_agent(concat!("conch/", env!("CARGO_PKG_VERSION")));
+        if options.url.is_encrypted() {
+            config = config.tls_config(tls::client_config(options.roots.as_deref())?);
+        }
+        Ok(CollectorClient {
+            agent: config.build().new_agent(),
+            options: Arc::clone(options),
+            headers: headers(&options.headers)?,
         })
-    })
-}
-
-/// Tries all addresses of the host, in the system's order.
-fn connect(url: &CollectorUrl, deadline: Instant) -> io::Result<TcpStream> {
-    let addresses = (&*url.host, url.port).to_socket_addrs()?;
-    let mut outcome = Err(io::Error::other("the host has no address"));
-    for address in addresses {
-        outcome = connect_to(address, deadline);
-        if outcome.is_ok() {
-            break;
-        }
     }
-    outcome
-}
 
-fn connect_to(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, remaining(deadline)?)?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-fn remaining(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    match left.is_zero() {
-        true => Err(io::ErrorKind::TimedOut.into()),
-        false => Ok(left),
+    /// Sends `body`; returns what the collector did not want of it.
+    ///
+    /// # Errors
+    /// Whatever the network or the collector says.
+    pub(super) fn post(
+        &self,
+        body: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<ExportTracePartialSuccess>, PostError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(failure(ureq::Error::Timeout(Timeout::Global)));
+        }
+        let mut request = self.agent.post(&self.options.url.uri);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let request = request.config().timeout_global(Some(left)).build();
+        let answer = request.send(body).map_err(failure)?;
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(PostError {
+                message: format!("answered with status {}", status.as_u16()),
+                retry_after: is_temporary(status).then(|| pause(answer.headers())),
+            });
+        }
+        Ok(refused_part(answer.into_body()))
     }
-}
-
-type Outcome = Result<Option<ExportTracePartialSuccess>, PostError>;
-
-fn exchange(url: &CollectorUrl, body: &[u8], mut stream: TimedStream) -> io::Result<Outcome> {
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: conch/{version}\r\n\
-         Content-Type: application/x-protobuf\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n",
-        path = url.path,
-        authority = url.authority(),
-        version = env!("CARGO_PKG_VERSION"),
-        length = body.len(),
-    );
-    // A collector may refuse early and close: what it says then counts for more than the failure to
-    // send the rest.
-    let sent = stream
-        .write_all(head.as_bytes())
-        .and_then(|()| stream.write_all(body));
-    let mut received = Vec::new();
-    let answer = loop {
-        if let Some(answer) = AnswerHead::parse(&received)? {
-            break answer;
-        }
-        if received.len() >= HEAD_BYTES_MAX {
-            return Err(io::Error::other("the head of the answer is too large"));
-        }
-        if stream.read_some(&mut received)? == 0 {
-            sent?;
-            return Err(io::Error::other("closed without an answer"));
-        }
-    };
-    if !(200..300).contains(&answer.status) {
-        return Ok(Err(PostError {
-            message: format!("answered with status {}", answer.status),
-            may_retry: matches!(answer.status, 429 | 502 | 503 | 504),
-        }));
-    }
-    Ok(Ok(read_refusal(stream, received, &answer)))
 }
 
 /// What the body of a good answer says of spans that were not taken. A body that cannot be read
 /// says nothing: the batch was taken.
-fn read_refusal(
-    mut stream: TimedStream,
-    received: Vec<u8>,
-    answer: &AnswerHead,
-) -> Option<ExportTracePartialSuccess> {
-    let length = answer
-        .body_bytes
-        .filter(|length| *length <= BODY_BYTES_MAX)?;
-    let mut body = received.get(answer.head_bytes..)?.to_vec();
-    while body.len() < length {
-        if stream.read_some(&mut body).ok()? == 0 {
-            return None;
-        }
-    }
-    let response = ExportTraceServiceResponse::decode(body.get(..length)?).ok()?;
+fn refused_part(mut body: Body) -> Option<ExportTracePartialSuccess> {
+    let limited = body.with_config().limit(BODY_BYTES_MAX);
+    let response = ExportTraceServiceResponse::decode(&*limited.read_to_vec().ok()?).ok()?;
     response
         .partial_success
         .filter(|partial| partial.rejected_spans != 0 || !partial.error_message.is_empty())
 }
 
-struct AnswerHead {
-    status: u16,
-    head_bytes: usize,
-    /// None: not known before the connection's end.
-    body_bytes: Option<usize>,
+/// Those with which OTLP lets a client try again.
+fn is_temporary(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }
 
-impl AnswerHead {
-    /// None while it is not whole.
-    fn parse(bytes: &[u8]) -> io::Result<Option<AnswerHead>> {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut head = httparse::Response::new(&mut headers);
-        let parsed = head.parse(bytes).map_err(io::Error::other)?;
-        let (httparse::Status::Complete(head_bytes), Some(status)) = (parsed, head.code) else {
-            return Ok(None);
+/// How long the collector wants to be left alone.
+fn pause(headers: &HeaderMap) -> Duration {
+    let seconds = headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    Duration::from_secs(seconds.unwrap_or(0))
+}
+
+fn failure(cause: ureq::Error) -> PostError {
+    // What has been sent in part may have been taken.
+    let is_unsent = match &cause {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::Io(cause) => matches!(
+            cause.kind(),
+            io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+        ),
+        _ => false,
+    };
+    let message = match cause {
+        ureq::Error::Timeout(_) => String::from("no answer in time"),
+        cause if is_unsent => format!("cannot connect: {cause}"),
+        cause => cause.to_string(),
+    };
+    PostError {
+        message,
+        retry_after: is_unsent.then_some(Duration::ZERO),
+    }
+}
+
+fn headers(given: &[(String, String)]) -> Result<HeaderMap, Error> {
+    let mut headers = HeaderMap::new();
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/x-protobuf"),
+    );
+    for (name, value) in given {
+        let parsed = (name.parse::<HeaderName>(), HeaderValue::from_str(value));
+        let (Ok(name), Ok(mut value)) = parsed else {
+            // Its value may be a password.
+            return Err(Error::invalid(format!(
+                "'{name}' cannot be a header of requests to the collector, or not with its value"
+            )));
         };
-        let length = head
-            .headers
-            .iter()
-            .find(|header| header.name.eq_ignore_ascii_case("content-length"));
-        let body_bytes = length.and_then(|header| {
-            let digits = std::str::from_utf8(header.value).ok()?;
-            digits.trim().parse().ok()
-        });
-        Ok(Some(AnswerHead {
-            status,
-            head_bytes,
-            body_bytes,
-        }))
+        value.set_sensitive(true);
+        headers.insert(name, value);
     }
-}
-
-/// A connection on which nothing lasts longer than the deadline, however slow the other side is.
-struct TimedStream {
-    stream: TcpStream,
-    deadline: Instant,
-}
-
-impl TimedStream {
-    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.stream
-                .set_write_timeout(Some(remaining(self.deadline)?))?;
-            match self.stream.write(bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => bytes = bytes.get(count..).unwrap_or(&[]),
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(cause),
-            }
-        }
-        Ok(())
-    }
-
-    /// Appends what has come; 0 at the end.
-    fn read_some(&mut self, received: &mut Vec<u8>) -> io::Result<usize> {
-        let mut piece = [0; 4 << 10];
-        loop {
-            self.stream
-                .set_read_timeout(Some(remaining(self.deadline)?))?;
-            match self.stream.read(&mut piece) {
-                Ok(count) => {
-                    received.extend_from_slice(piece.get(..count).unwrap_or(&[]));
-                    return Ok(count);
-                }
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => return Err(cause),
-            }
-        }
-    }
+    Ok(headers)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::thread::{self, JoinHandle};
 
     use super::*;
+    use crate::trace::otel::url::CollectorUrl;
+
+    fn post(
+        url: &CollectorUrl,
+        body: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<ExportTracePartialSuccess>, PostError> {
+        let options = CollectorOptions {
+            url: url.clone(),
+            headers: vec![("x-token".to_owned(), "a b".to_owned())],
+            ..CollectorOptions::default()
+        };
+        let client = CollectorClient::new(&Arc::new(options)).unwrap();
+        client.post(body, deadline)
+    }
 
     /// Takes one request whole, answers with these bytes, and gives the request.
     fn collector(answer: Vec<u8>) -> (CollectorUrl, JoinHandle<Vec<u8>>) {
@@ -260,37 +218,51 @@ mod tests {
                 error_message: "no".to_owned(),
             }),
         };
-        let refused = |message: &str, may_retry: bool| Err((message.to_owned(), may_retry));
+        let refused = |message: &str, seconds: Option<u64>| {
+            Err((message.to_owned(), seconds.map(Duration::from_secs)))
+        };
+        let body = partial.encode_to_vec();
+        let chunk = [format!("{:x}\r\n", body.len()).as_bytes(), &body].concat();
+        let busy = "HTTP/1.1 429 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n";
         for (answer, expected) in [
             (answer("200 OK", b""), Ok(None)),
             (answer("204 No Content", b""), Ok(None)),
             (b"HTTP/1.0 200 OK\r\n\r\n{}".to_vec(), Ok(None)),
-            (answer("200 OK", &partial.encode_to_vec()), Ok(Some(3))),
+            (answer("200 OK", &body), Ok(Some(3))),
+            (
+                [
+                    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                    &*chunk,
+                    b"\r\n0\r\n\r\n",
+                ]
+                .concat(),
+                Ok(Some(3)),
+            ),
             (answer("200 OK", b"\xff\xff"), Ok(None)),
             (
                 answer("400 Bad Request", b"why"),
-                refused("answered with status 400", false),
+                refused("answered with status 400", None),
             ),
             (
                 answer("301 Moved", b""),
-                refused("answered with status 301", false),
+                refused("answered with status 301", None),
             ),
             (
-                answer("429 Too Many Requests", b""),
-                refused("answered with status 429", true),
+                busy.as_bytes().to_vec(),
+                refused("answered with status 429", Some(7)),
             ),
             (
                 answer("503 Unavailable", b""),
-                refused("answered with status 503", true),
+                refused("answered with status 503", Some(0)),
             ),
-            (Vec::new(), refused("closed without an answer", false)),
+            (Vec::new(), refused("io: Peer disconnected", None)),
             (
                 b"SSH-2.0-x\r\n".to_vec(),
-                refused("invalid HTTP version", false),
+                refused("protocol: http parse fail: invalid HTTP version", None),
             ),
             (
                 [b"HTTP/1.1 200 OK\r\na: ", &vec![b'x'; HEAD_BYTES_MAX][..]].concat(),
-                refused("the head of the answer is too large", false),
+                refused("response header is too big: 16404 > 16384", None),
             ),
         ] {
             let shown = String::from_utf8_lossy(&answer[..answer.len().min(80)]).into_owned();
@@ -298,12 +270,24 @@ mod tests {
             let outcome = post(&url, b"spans", soon());
             let outcome = outcome
                 .map(|partial| partial.map(|partial| partial.rejected_spans))
-                .map_err(|error| (error.message, error.may_retry));
+                .map_err(|error| (error.message, error.retry_after));
             assert_eq!(outcome, expected, "{shown}");
             let request = String::from_utf8(serving.join().unwrap()).unwrap();
-            assert!(request.starts_with("POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1:"));
-            assert!(request.contains("\r\nContent-Type: application/x-protobuf\r\n"));
-            assert!(request.ends_with("\r\nContent-Length: 5\r\nConnection: close\r\n\r\nspans"));
+            let request = request.to_lowercase();
+            assert!(
+                request.starts_with("post /v1/traces http/1.1\r\n"),
+                "{request}"
+            );
+            for header in [
+                "host: 127.0.0.1:",
+                "content-type: application/x-protobuf\r\n",
+                "content-length: 5\r\n",
+                "user-agent: conch/",
+                "x-token: a b\r\n",
+            ] {
+                assert!(request.contains(&format!("\r\n{header}")), "{request}");
+            }
+            assert!(request.ends_with("\r\n\r\nspans"), "{request}");
         }
     }
 
@@ -318,7 +302,7 @@ mod tests {
         let url = CollectorUrl::parse(&format!("http://127.0.0.1:{port}/")).unwrap();
         let error = post(&url, b"spans", soon()).unwrap_err();
         assert!(
-            error.may_retry && error.message.contains("refused"),
+            error.retry_after == Some(Duration::ZERO) && error.message.contains("refused"),
             "{error:?}"
         );
     }
@@ -332,10 +316,37 @@ mod tests {
         let deadline = Instant::now() + Duration::from_millis(50);
         let error = post(&url, b"spans", deadline).unwrap_err();
         assert_eq!(
-            (&*error.message, error.may_retry),
+            (&*error.message, error.retry_after.is_some()),
             ("no answer in time", false)
         );
         let error = post(&url, b"spans", deadline).unwrap_err();
-        assert!(error.message.starts_with("cannot connect"), "{error:?}");
+        assert_eq!(error.message, "no answer in time");
+    }
+
+    #[test]
+    fn what_is_of_no_use_is_refused() {
+        let encrypted = |roots: &str| CollectorOptions {
+            url: CollectorUrl::parse("https://127.0.0.1:1").unwrap(),
+            roots: Some(roots.into()),
+            ..CollectorOptions::default()
+        };
+        let empty = std::env::temp_dir().join(format!("conch-roots-{}", std::process::id()));
+        std::fs::write(&empty, "no certificate").unwrap();
+        let header = CollectorOptions {
+            headers: vec![("x y".to_owned(), "secret".to_owned())],
+            ..CollectorOptions::default()
+        };
+        for (options, expected) in [
+            (encrypted("/nonexistent/roots.pem"), "No such file"),
+            (encrypted(empty.to_str().unwrap()), "no certificate in PEM"),
+            (header, "'x y' cannot be a header"),
+        ] {
+            let Err(error) = CollectorClient::new(&Arc::new(options)) else {
+                panic!("{expected}");
+            };
+            assert!(error.message.contains(expected), "{error}");
+            assert!(!error.message.contains("secret"), "{error}");
+        }
+        std::fs::remove_file(empty).unwrap();
     }
 }

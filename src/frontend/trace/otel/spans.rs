@@ -27,7 +27,7 @@ fn append_at(spans: &mut impl Extend<Span>, record: &TraceRecord, clock: WallClo
     let Some(position) = &record.span else {
         return;
     };
-    let writer = RecordSpans { position, clock };
+    let writer = SpanBuilder { position, clock };
     spans.extend(writer.root(record));
     writer.append_model(spans, record);
     for child in &record.children {
@@ -78,12 +78,12 @@ impl SpanLevel {
     }
 }
 
-struct RecordSpans<'r> {
+struct SpanBuilder<'r> {
     position: &'r SpanPosition,
     clock: WallClock,
 }
 
-impl RecordSpans<'_> {
+impl SpanBuilder<'_> {
     fn span(&self, name: &str, id: SpanId, parent_id: Option<SpanId>) -> Span {
         Span {
             trace_id: self.position.trace_id.to_vec(),

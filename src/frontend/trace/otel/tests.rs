@@ -270,11 +270,11 @@ fn collector(statuses: Vec<u16>) -> (CollectorUrl, mpsc::Receiver<ExportTraceSer
                 let mut piece = [0; 4096];
                 let count = stream.read(&mut piece).unwrap();
                 received.extend_from_slice(&piece[..count]);
-                let text = String::from_utf8_lossy(&received);
+                let text = String::from_utf8_lossy(&received).to_lowercase();
                 let Some((head, _)) = text.split_once("\r\n\r\n") else {
                     continue;
                 };
-                let length = head.split("Content-Length: ").nth(1).unwrap();
+                let length = head.split("content-length: ").nth(1).unwrap();
                 let length: usize = length.lines().next().unwrap().parse().unwrap();
                 let start = head.len() + 4;
                 if received.len() >= start + length {

@@ -13,20 +13,20 @@ use conch_log as log;
 
 /// A folder of this process that no other user may look into, removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct OwnedFolder {
+pub(super) struct PrivateDirectory {
     path: PathBuf,
     /// Locked as long as it is open.
     _owner: File,
 }
 
-impl OwnedFolder {
+impl PrivateDirectory {
     /// Makes an empty folder in `parent`, and removes those that this user's processes left there
     /// when they were killed.
     ///
     /// # Errors
     /// What the system refuses.
-    pub(super) fn create(parent: &Path) -> io::Result<OwnedFolder> {
-        let folder = OwnedFolder::new(parent)?;
+    pub(super) fn create(parent: &Path) -> io::Result<PrivateDirectory> {
+        let folder = PrivateDirectory::new(parent)?;
         let user = fs::metadata(&folder.path)?.uid();
         sweep(parent, user);
         Ok(folder)
@@ -37,7 +37,7 @@ impl OwnedFolder {
         self.path.join(CONTENTS)
     }
 
-    fn new(parent: &Path) -> io::Result<OwnedFolder> {
+    fn new(parent: &Path) -> io::Result<PrivateDirectory> {
         for number in 0..NAMES_MAX {
             let path = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
@@ -48,7 +48,7 @@ impl OwnedFolder {
             }
             match own(&path) {
                 Ok(Some(owner)) => {
-                    let folder = OwnedFolder {
+                    let folder = PrivateDirectory {
                         path,
                         _owner: owner,
                     };
@@ -68,7 +68,7 @@ impl OwnedFolder {
     }
 }
 
-impl Drop for OwnedFolder {
+impl Drop for PrivateDirectory {
     fn drop(&mut self) {
         if let Err(cause) = fs::remove_dir_all(&self.path) {
             log::error!("failed to remove '{}': {cause}", self.path.display());
@@ -140,7 +140,7 @@ mod tests {
     fn what_is_left_is_removed_and_what_is_in_use_is_not() {
         let parent = Directory::new();
         parent.file("target/kept", "");
-        let used = OwnedFolder::create(&parent.path("")).unwrap();
+        let used = PrivateDirectory::create(&parent.path("")).unwrap();
         let mode = fs::metadata(&used.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         // As a killed process leaves it: without a lock; and with a link, which is not followed.
@@ -152,7 +152,7 @@ mod tests {
         parent.folder(&format!("{PREFIX}2-0"));
         parent.file("other/.owner", "");
         symlink(parent.path("other"), parent.path(&format!("{PREFIX}3-0"))).unwrap();
-        let second = OwnedFolder::create(&parent.path("")).unwrap();
+        let second = PrivateDirectory::create(&parent.path("")).unwrap();
         assert_ne!(used.path, second.path);
         let mut names: Vec<String> = fs::read_dir(parent.path(""))
             .unwrap()
