@@ -5,12 +5,12 @@
 //! code 1.
 #![forbid(unsafe_code)]
 
-mod certificates;
 mod check;
 mod diagnosis;
 mod examples;
 mod machine;
 mod poll;
+mod reload;
 mod signals;
 
 use std::io::Write as _;
@@ -23,13 +23,13 @@ use conch_cli::{Arguments, Command, EarlyExit, version};
 use conch_control::server::Server;
 use conch_control::{ControlMode, EngineOptions, StandaloneModel, StandaloneRepository};
 use conch_engine::Error;
-use conch_frontend::{Frontend, FrontendOptions, ShardAffinity, TlsReloader};
+use conch_frontend::{AuthReloader, Frontend, FrontendOptions, ShardAffinity, TlsReloader};
 use conch_log as log;
 use conch_memory::{Reserve, SparseArray, unused};
 use conch_net::signal::{self, Signals};
 
-use certificates::CertificateReload;
 use machine::MachineFacts;
+use reload::FileReload;
 use signals::SignalWatch;
 
 // Buffers come and go on different threads all the time: mimalloc returns memory across threads
@@ -141,20 +141,21 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
     conch_frontend::check_addresses(&network).map_err(network_failure)?;
     let poll_period = arguments.poll_period();
     let sources = conch_cli::tls_sources(&arguments, &network);
-    let tls_reload = arguments.tls_reload;
+    let auth = network.auth.clone().map(AuthReloader::new);
+    let period = arguments.file_reload;
     let (engine, _repository) = with_standalone(arguments.engine, models)?;
     let times = StopTimes {
         drain_delay: arguments.drain_delay,
         exit_timeout: engine.exit_timeout,
     };
     let stop_request = Arc::clone(&engine.stop_request);
-    let certificates = CertificateReload::start(TlsReloader::new(sources), tls_reload)
+    let files = FileReload::start(TlsReloader::new(sources), auth, period)
         .map_err(|error| format!("error: cannot start a thread: {error}"))?;
     let watch = SignalWatch::start(
         signals,
         times.exit_timeout,
         Arc::clone(&stop_request),
-        reload(certificates),
+        reload(files),
     )
     .map_err(|error| format!("error: cannot start a thread: {error}"))?;
     let options = EngineOptions {
@@ -297,14 +298,14 @@ fn stop(times: &StopTimes, server: &Server, mut frontend: Frontend) -> Result<()
 }
 
 /// What SIGHUP does: it opens the log file by its path again, so that it may have been renamed, and
-/// reads the certificates again.
-fn reload(certificates: CertificateReload) -> impl Fn() + Send + 'static {
+/// has the certificates and the rules of callers read again.
+fn reload(files: FileReload) -> impl Fn() + Send + 'static {
     move || {
         match log::reopen_file() {
             Ok(()) => log::info!("SIGHUP received, the log file is open anew"),
             Err(error) => log::error!("SIGHUP received, the log goes on as before: {error}"),
         }
-        certificates.request();
+        files.request();
     }
 }
 

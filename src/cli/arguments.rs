@@ -1,11 +1,12 @@
 //! The result of the command line: the option structures of the other crates, and the options of
 //! the executable.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use conch_control::{ControlMode, EngineOptions};
 use conch_ffi::host::HostOptions;
-use conch_frontend::FrontendOptions;
+use conch_frontend::{FrontendOptions, HostFiles};
 use conch_log::{LogFormat, LogSettings};
 
 use crate::limits::OnDemandFlags;
@@ -29,8 +30,12 @@ pub struct Arguments {
     pub grpc_tls: TlsFlags,
     pub http_tls: TlsFlags,
     pub metrics_tls: TlsFlags,
-    /// Between looks at the files of TLS; zero: never.
-    pub tls_reload: Duration,
+    /// Certificates for hosts, of all listeners with TLS.
+    pub tls_hosts: Vec<HostFiles>,
+    /// The rules of callers; empty: none.
+    pub auth_config: PathBuf,
+    /// Between looks at the files of TLS and of callers; zero: never.
+    pub file_reload: Duration,
     pub drain_delay: Duration,
     /// Between polls in poll mode; zero: never.
     pub(crate) repository_poll: Duration,
@@ -91,7 +96,9 @@ impl Default for Arguments {
             grpc_tls: TlsFlags::default(),
             http_tls: TlsFlags::default(),
             metrics_tls: TlsFlags::default(),
-            tls_reload: Duration::from_secs(5),
+            tls_hosts: Vec::new(),
+            auth_config: PathBuf::new(),
+            file_reload: Duration::from_secs(5),
             drain_delay: Duration::ZERO,
             repository_poll: Duration::from_secs(15),
             shard_count: None,

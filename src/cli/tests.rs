@@ -419,6 +419,7 @@ fn every_served_flag_can_be_set() {
             ("shard-affinity", _) => "set",
             ("unix-socket-mode", _) => "660",
             ("shm-allowed-uids", _) => "all",
+            ("tls-host-cert", _) => "a:c.pem:k.pem",
             (_, FlagValueKind::Bool) => "true",
             (_, FlagValueKind::Int) => "5",
             (_, FlagValueKind::Nothing | FlagValueKind::Text(_)) => "text",

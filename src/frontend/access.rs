@@ -1,9 +1,10 @@
 //! The one door in front of every listener: who may use what.
 //!
 //! A listener names the route (or method) that a request asks for, and the route its [`Access`];
-//! [`Restrictions::pass`] then makes a [`GrantedRoute`] route of it or says why not. Nothing is
-//! answered but from a granted route, and nothing else makes one, so neither can a route be added
-//! without saying what it belongs to, nor a listener without asking here.
+//! [`Restrictions::pass`], which listeners call by way of `auth`, then makes a [`GrantedRoute`] of
+//! it or says why not. Nothing is answered but from a granted route, and nothing else makes one, so
+//! neither can a route be added without saying what it belongs to, nor a listener without asking
+//! here.
 
 use std::fmt;
 use std::hint::black_box;
@@ -66,15 +67,29 @@ impl Category {
 /// What a route says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing that could be restricted: what is not there, and metrics, which upstream has no
-    /// category for.
+    /// Nothing that could be restricted: what is not there.
     Open,
+    /// Metrics, which upstream has no category for: only the rules of callers know them.
+    Metrics,
     Of(Category),
+}
+
+/// Which models a request concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelScope<'a> {
+    None,
+    One(&'a str),
+    /// All, or any: nobody may do this who may not use all.
+    All,
+    /// Those that its messages name: whoever reads them asks `CallerRights`.
+    Later,
 }
 
 /// A route or method; none goes without saying what it belongs to.
 pub(crate) trait GuardedRoute {
     fn access(&self) -> Access;
+
+    fn model_scope(&self) -> ModelScope<'_>;
 }
 
 /// A route that has been let through.
@@ -179,7 +194,7 @@ impl Restrictions {
         find: impl FnOnce(&str) -> Option<&'h [u8]>,
     ) -> Result<GrantedRoute<R>, &Restriction> {
         let restriction = match route.access() {
-            Access::Open => None,
+            Access::Open | Access::Metrics => None,
             Access::Of(category) => self.of(category),
         };
         match restriction {
@@ -198,6 +213,10 @@ mod tests {
     impl GuardedRoute for Access {
         fn access(&self) -> Access {
             *self
+        }
+
+        fn model_scope(&self) -> ModelScope<'_> {
+            ModelScope::None
         }
     }
 

@@ -10,6 +10,7 @@ mod acceptor;
 mod access;
 mod access_log;
 mod api;
+mod auth;
 mod blocking;
 mod coding;
 mod forward;
@@ -50,13 +51,14 @@ use trace::Tracing;
 use watchdog::Watchdog;
 
 pub use access::{Category, Restriction, Restrictions};
+pub use auth::{AuthConfig, AuthReloader};
 pub use forward::HeaderPattern;
 pub use grpc::ServerDelays;
 pub use http::cors::AllowedOrigins;
 pub use options::{CompressionLevel, Endpoint, FrontendOptions, GrpcConnections, ShardAffinity};
 pub use sagemaker::{InferenceType, SageMakerOptions};
 pub use shard::LOCKED_BYTES_MIN;
-pub use tls::{TlsConfig, TlsFiles, TlsListener, TlsReloader, TlsSource};
+pub use tls::{HostFiles, HostPattern, TlsConfig, TlsFiles, TlsListener, TlsReloader, TlsSource};
 pub use trace::{CollectorOptions, CollectorUrl, TraceLevels, TraceOptions};
 pub use vertex_ai::VertexAiOptions;
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::access::{Access, GrantedRoute, GuardedRoute};
+use crate::access::{Access, GrantedRoute, GuardedRoute, ModelScope};
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::connection::{
     self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody,
@@ -29,9 +29,13 @@ enum MetricsRoute {
 impl GuardedRoute for MetricsRoute {
     fn access(&self) -> Access {
         match self {
-            // Upstream has no category for metrics.
-            MetricsRoute::Page | MetricsRoute::Other => Access::Open,
+            MetricsRoute::Page => Access::Metrics,
+            MetricsRoute::Other => Access::Open,
         }
+    }
+
+    fn model_scope(&self) -> ModelScope<'_> {
+        ModelScope::None
     }
 }
 

@@ -17,7 +17,7 @@ basicConstraints = critical,CA:true
 keyUsage = critical,keyCertSign
 [leaf]
 basicConstraints = critical,CA:false
-subjectAltName = DNS:localhost,IP:127.0.0.1
+subjectAltName = {names}
 """
 KEYS = {"rsa": ("-newkey", "rsa:2048"), "ec": ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")}
 
@@ -37,10 +37,10 @@ class Certificates:
     def openssl(self, *arguments):
         subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
-    def make(self, name, key, extensions="leaf", issuer=None):
+    def make(self, name, key, extensions="leaf", issuer=None, names="DNS:localhost,IP:127.0.0.1"):
         """(certificate, key), both PEM."""
         config, certificate, own = (self.path / f"{name}.{kind}" for kind in ("cnf", "pem", "key"))
-        config.write_text(CONFIG.format(subject=name))
+        config.write_text(CONFIG.format(subject=name, names=names))
         signer = ("-CA", self.path / f"{issuer}.pem", "-CAkey", self.path / f"{issuer}.key") if issuer else ()
         self.openssl("req", "-x509", "-nodes", "-days", 2, "-config", config, "-extensions", extensions, *KEYS[key], *signer,
                      "-keyout", own, "-out", certificate)

@@ -2,6 +2,7 @@
 //!
 //! A new flag is a row here and the field that the row sets; nothing else names it.
 
+mod callers;
 mod cloud;
 mod conch;
 mod deprecated;
@@ -50,7 +51,8 @@ pub static GROUPS: &[FlagGroup] = &[
     group("conch", conch::FLAGS),
     group("conch: HTTP over TLS", tls::HTTP),
     group("conch: metrics over TLS", tls::METRICS),
-    group("conch: certificates", tls::RELOAD),
+    group("conch: TLS of hosts", tls::HOSTS),
+    group("conch: callers and reloads", callers::FLAGS),
     group("DEPRECATED", deprecated::FLAGS),
 ];
 

@@ -1,12 +1,12 @@
-//! Flags of TLS that upstream does not have: for HTTP and metrics, and for files that change.
+//! Flags of TLS that upstream does not have: for HTTP and metrics.
 
 use super::row::served;
 use crate::arguments::Arguments;
 use crate::flag::Flag;
-use crate::flag::FlagValueKind::{Bool, Int, Text};
-use crate::flag::Setter::{Path, Seconds, Shown, Switch};
-use crate::tls::TlsFlags;
-use crate::values::{parse_bool, parse_unsigned};
+use crate::flag::FlagValueKind::{Bool, Text};
+use crate::flag::Setter::{Other, Path, Shown, Switch};
+use crate::tls::{TlsFlags, parse_host};
+use crate::values::parse_bool;
 
 /// The flags of one listener: the beginning of their names, their field, and what is served.
 macro_rules! flags {
@@ -73,12 +73,15 @@ pub const HTTP: &[Flag] = flags!(
 
 pub const METRICS: &[Flag] = flags!("metrics", metrics_tls, "Serve the port of the metrics");
 
-pub const RELOAD: &[Flag] = &[served(
-    "tls-reload-secs",
-    Int,
-    "Seconds between looks whether certificates, keys and roots of gRPC, HTTP or metrics have \
-     changed, for new connections; 0: they are read again on SIGHUP only. Default: {}.",
-    Seconds(|to| &mut to.tls_reload, parse_unsigned),
+pub const HOSTS: &[Flag] = &[served(
+    "tls-host-cert",
+    Text("<host>:<certificate>:<key>"),
+    "Certificate and key, PEM, for clients that ask for <host> by SNI, on all listeners with TLS; \
+     '*.' as its first label stands for any. Other clients get that of the listener. Repeatable.",
+    Other(|to, text| {
+        to.tls_hosts.push(parse_host(text)?);
+        Ok(())
+    }),
 )];
 
 fn set_mutual(to: &mut TlsFlags, text: &str) -> Result<(), String> {
@@ -102,5 +105,16 @@ pub fn warnings(arguments: &Arguments) -> Vec<String> {
              served in the clear"
         )
     });
-    warnings.collect()
+    let mut warnings: Vec<String> = warnings.collect();
+    let enabled = [
+        &arguments.grpc_tls,
+        &arguments.http_tls,
+        &arguments.metrics_tls,
+    ];
+    if !arguments.tls_hosts.is_empty() && !enabled.iter().any(|flags| flags.is_enabled) {
+        warnings.push(String::from(
+            "--tls-host-cert has no effect: no listener has TLS",
+        ));
+    }
+    warnings
 }

@@ -35,6 +35,7 @@ use super::{
 };
 use crate::access::GrantedRoute;
 use crate::access_log::AccessRecord;
+use crate::auth::{AccessDoor, CallerRights};
 use crate::coding::ContentCoding;
 use crate::shard::{ConnectionShares, Shard, Timer};
 use crate::trace::RemoteContext;
@@ -121,16 +122,12 @@ fn begin(
     let Some(method) = GrpcMethod::of(head.uri.path()) else {
         return Err(GrpcStatus::new(GrpcCode::Unimplemented, "unknown method").into());
     };
-    let granted = shard.options.grpc_restrictions.pass(method, |name| {
+    let (auth, restrictions) = (&shard.options.auth, &shard.options.grpc_restrictions);
+    let door = AccessDoor::new(auth, restrictions, shares.peer_names());
+    let passed = door.pass(method, |name| {
         head.headers.get(name).map(http::HeaderValue::as_bytes)
     });
-    let granted = granted.map_err(|restriction| {
-        let message = format!(
-            "This protocol is restricted, expecting header '{}'",
-            restriction.header()
-        );
-        GrpcStatus::new(GrpcCode::Unavailable, message)
-    })?;
+    let (granted, rights) = passed.map_err(GrpcStatus::from)?;
     let compression = CallCompression::agree(&head.headers, shard.options.grpc_compression)?;
     let deadline_ns = deadline_of(&head.headers)?;
     if shard.is_draining() && !method.is_health() {
@@ -143,14 +140,8 @@ fn begin(
         .headers
         .get("triton_grpc_error")
         .is_some_and(|value| value.as_bytes() == b"true");
-    let extensions = match method.is_inference() {
-        true => extensions(
-            shard,
-            &head.headers,
-            access.filter(|_| matches!(method, GrpcMethod::ModelInfer)),
-        ),
-        false => None,
-    };
+    let access = access.filter(|_| matches!(method, GrpcMethod::ModelInfer));
+    let extensions = extensions(shard, &head.headers, method, access, rights);
     let tenant = match method.is_inference() {
         true => shard.tenant(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
         false => None,
@@ -172,25 +163,30 @@ fn begin(
     })
 }
 
-/// What few inferences have: headers that are forwarded, or carry on the trace of its client, and a
-/// record in the access log, which knows one request.
+/// What few calls have: rights that are limited, and, of inferences, headers that are forwarded, or
+/// carry on the trace of its client, and a record in the access log, which knows one request.
 fn extensions(
     shard: &Shard,
     headers: &http::HeaderMap,
+    method: GrpcMethod,
     access: Option<&Rc<AccessRecord>>,
+    rights: CallerRights,
 ) -> Option<Box<CallExtensions>> {
+    let is_inference = method.is_inference();
     let forwarded = match &shard.options.grpc_forward {
-        Some(pattern) => forward::collect(pattern, headers),
-        None => None,
+        Some(pattern) if is_inference => forward::collect(pattern, headers),
+        _ => None,
     };
     let find = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
-    let remote = match shard.tracing.takes_context() {
+    let remote = match is_inference && shard.tracing.takes_context() {
         true => RemoteContext::read(find),
         false => None,
     };
-    let is_wanted = forwarded.is_some() || remote.is_some() || access.is_some();
+    let is_wanted =
+        rights.are_limited() || forwarded.is_some() || remote.is_some() || access.is_some();
     is_wanted.then(|| {
         Box::new(CallExtensions {
+            rights,
             forwarded,
             remote,
             access: access.cloned(),
@@ -266,10 +262,8 @@ async fn answer(
         }
         method @ (GrpcMethod::RepositoryIndex
         | GrpcMethod::RepositoryModelLoad
-        | GrpcMethod::RepositoryModelUnload) => {
-            call.control_repository(method, &sender.budget).await
-        }
-        method => call.control(method, &sender.budget).await,
+        | GrpcMethod::RepositoryModelUnload) => call.control_repository(method, &sender).await,
+        method => call.control(method, &sender).await,
     }
 }
 
@@ -300,7 +294,8 @@ impl GrpcCall<'_> {
         )
         .await?;
         let wait = wait.end();
-        if shard.server.demand().is_some() {
+        infer::check_model(&sender, &mut arrived);
+        if shard.server.demand().is_some() && !arrived.is_refused() {
             // Boxed, as below.
             Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
         }
@@ -362,8 +357,9 @@ impl GrpcCall<'_> {
     async fn control_repository(
         &mut self,
         method: GrpcMethod,
-        budget: &Arc<Budget>,
+        sender: &CallMetadata,
     ) -> Result<(), CallFailure> {
+        let budget = &sender.budget;
         let shard = self.shard;
         // A model's files may come with the call.
         let message = Box::pin(receive_large_message(
@@ -377,7 +373,9 @@ impl GrpcCall<'_> {
         .await?;
         let deadline_ns = self.peer_timeout.deadline_ns;
         // Boxed, as below.
-        let answer = repository::answer(shard, method, message, deadline_ns, self.respond);
+        let respond = &mut *self.respond;
+        let rights = sender.rights();
+        let answer = repository::answer(shard, (method, rights), message, deadline_ns, respond);
         let pieces = smallvec![Box::pin(answer).await?];
         delay_answer(shard).await;
         send(self.respond, budget, pieces, None, &mut self.peer_timeout).await
@@ -387,8 +385,9 @@ impl GrpcCall<'_> {
     async fn control(
         &mut self,
         method: GrpcMethod,
-        budget: &Arc<Budget>,
+        sender: &CallMetadata,
     ) -> Result<(), CallFailure> {
+        let budget = &sender.budget;
         let shard = self.shard;
         let message = receive_message(
             budget,
@@ -412,7 +411,7 @@ impl GrpcCall<'_> {
             GrpcMethod::SharedMemory(kind, action) => {
                 Box::pin(shared_memory::answer(shard, kind, action, message)).await?
             }
-            method => control::answer(shard, method, &message)?,
+            method => control::answer(shard, method, &message, &sender.rights())?,
         };
         delay_answer(shard).await;
         let pieces = smallvec![answer];

@@ -67,7 +67,7 @@ async fn shake_hands(
     shares: Rc<ConnectionShares>,
 ) -> Option<Box<GrpcConnection>> {
     let mut drained = std::pin::pin!(shard.drained());
-    let mut introduction = std::pin::pin!(introduce(&shard, stream));
+    let mut introduction = std::pin::pin!(introduce(&shard, stream, Rc::clone(&shares)));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
     let (http2, socket, transport_state) = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = introduction.as_mut().poll(context) {
@@ -92,6 +92,7 @@ async fn shake_hands(
 async fn introduce(
     shard: &Shard,
     mut stream: ShardStream,
+    shares: Rc<ConnectionShares>,
 ) -> Option<(
     Http2<Transport, Payload>,
     Rc<RefCell<FramedSocket>>,
@@ -101,6 +102,9 @@ async fn introduce(
         Some(tls) => Some(Box::pin(tls::accept(shard, &mut stream, tls)).await?),
         None => None,
     };
+    if let (Some(session), Some(_)) = (&session, &shard.options.auth) {
+        shares.name_peer(session.peer_names());
+    }
     let (transport, transport_state) =
         Transport::new(stream, session, &shard.options.grpc_connections);
     let socket = transport.socket();

@@ -11,14 +11,18 @@ use super::body::framed;
 use super::method::GrpcMethod;
 use super::status::GrpcStatus;
 use super::{logging, trace};
+use crate::access::GuardedRoute;
 use crate::api;
+use crate::auth::CallerRights;
 use crate::shard::Shard;
 
-/// Answers `message` to `method`, framed for the wire. Does not block.
+/// Answers `message` to `method`, framed for the wire, if `rights` let it name its model. Does not
+/// block.
 pub(super) fn answer(
     shard: &Shard,
     method: GrpcMethod,
     message: &[u8],
+    rights: &CallerRights,
 ) -> Result<Bytes, GrpcStatus> {
     let server = &shard.server;
     Ok(match method {
@@ -41,16 +45,29 @@ pub(super) fn answer(
                     .collect(),
             })
         }
-        GrpcMethod::ModelMetadata => framed(&model_metadata(shard, &decode(message)?)?),
+        GrpcMethod::ModelMetadata => {
+            let request: proto::ModelMetadataRequest = decode(message)?;
+            rights.check(method.access(), &request.name)?;
+            framed(&model_metadata(shard, &request)?)
+        }
         GrpcMethod::ModelConfig => {
             let request: proto::ModelConfigRequest = decode(message)?;
+            rights.check(method.access(), &request.name)?;
             let model = shard.find(&request.name, api::parse_version(&request.version)?)?;
             framed(&proto::ModelConfigResponse {
                 config: Some((*model.reported_config().message).clone()),
             })
         }
-        GrpcMethod::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),
-        GrpcMethod::TraceSetting => framed(&trace::answer(shard, &decode(message)?)?),
+        GrpcMethod::ModelStatistics => {
+            let request: proto::ModelStatisticsRequest = decode(message)?;
+            rights.check(method.access(), &request.name)?;
+            framed(&statistics(shard, &request)?)
+        }
+        GrpcMethod::TraceSetting => {
+            let request: proto::TraceSettingRequest = decode(message)?;
+            rights.check(method.access(), &request.model_name)?;
+            framed(&trace::answer(shard, &request)?)
+        }
         GrpcMethod::LogSettings => framed(&logging::answer(&decode(message)?)?),
         GrpcMethod::RepositoryIndex
         | GrpcMethod::RepositoryModelLoad

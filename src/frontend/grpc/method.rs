@@ -2,7 +2,7 @@
 
 use conch_engine::shared_memory::RegionKind;
 
-use crate::access::{Access, Category, GuardedRoute};
+use crate::access::{Access, Category, GuardedRoute, ModelScope};
 use crate::api::regions::RegionAction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,29 @@ impl GuardedRoute for GrpcMethod {
             GrpcMethod::LogSettings => Category::Logging,
             GrpcMethod::SharedMemory(..) => Category::SharedMemory,
         })
+    }
+
+    fn model_scope(&self) -> ModelScope<'_> {
+        match self {
+            GrpcMethod::ModelMetadata
+            | GrpcMethod::ModelConfig
+            | GrpcMethod::ModelStatistics
+            | GrpcMethod::RepositoryModelLoad
+            | GrpcMethod::RepositoryModelUnload
+            | GrpcMethod::ModelInfer
+            | GrpcMethod::ModelStreamInfer
+            | GrpcMethod::TraceSetting => ModelScope::Later,
+            GrpcMethod::RepositoryIndex => ModelScope::All,
+            GrpcMethod::ServerLive
+            | GrpcMethod::ServerReady
+            | GrpcMethod::ModelReady
+            | GrpcMethod::ServerMetadata
+            | GrpcMethod::LogSettings
+            | GrpcMethod::SharedMemory(..)
+            | GrpcMethod::HealthCheck
+            | GrpcMethod::HealthWatch
+            | GrpcMethod::Reflection => ModelScope::None,
+        }
     }
 }
 

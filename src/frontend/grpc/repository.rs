@@ -21,15 +21,18 @@ use super::method::GrpcMethod;
 use super::status::{GrpcCode, GrpcStatus};
 use super::transport::Payload;
 use super::wire::FieldReader;
+use crate::access::GuardedRoute;
 use crate::api;
+use crate::auth::CallerRights;
 use crate::blocking::blocking;
 use crate::shard::{Shard, Timer};
 
-/// Answers `message` to one of these methods, framed for the wire. A client that withdraws the
-/// call, or whose deadline comes, ends the waiting, not the work.
+/// Answers `message` to one of these methods, framed for the wire, if the caller may name its
+/// model. A client that withdraws the call, or whose deadline comes, ends the waiting, not the
+/// work.
 pub(super) async fn answer(
     shard: &Shard,
-    method: GrpcMethod,
+    (method, rights): (GrpcMethod, CallerRights),
     message: CompressedMessage,
     deadline_ns: Option<u64>,
     respond: &mut SendResponse<Payload>,
@@ -38,7 +41,7 @@ pub(super) async fn answer(
     let work = blocking(shard.server.loader_placement(), move || {
         // Charged until the files are where they belong.
         Ok(message.join().and_then(|(message, charge)| {
-            let outcome = run(&server, method, message);
+            let outcome = run(&server, (method, &rights), message);
             drop(charge);
             outcome
         }))
@@ -61,7 +64,11 @@ pub(super) async fn answer(
 }
 
 /// Blocks as long as models load.
-fn run(server: &Server, method: GrpcMethod, message: Vec<u8>) -> Result<Bytes, GrpcStatus> {
+fn run(
+    server: &Server,
+    (method, rights): (GrpcMethod, &CallerRights),
+    message: Vec<u8>,
+) -> Result<Bytes, GrpcStatus> {
     if method != GrpcMethod::RepositoryModelLoad && message.len() > api::CONTROL_BYTES_MAX {
         return Err(api::too_large(message.len()).into());
     }
@@ -70,6 +77,7 @@ fn run(server: &Server, method: GrpcMethod, message: Vec<u8>) -> Result<Bytes, G
     match method {
         GrpcMethod::RepositoryModelLoad => {
             let request: proto::RepositoryModelLoadRequest = decode(&message)?;
+            rights.check(method.access(), &request.model_name)?;
             // The request has copies of all that it names.
             drop(message);
             check_repository(&request.repository_name)?;
@@ -79,6 +87,7 @@ fn run(server: &Server, method: GrpcMethod, message: Vec<u8>) -> Result<Bytes, G
         }
         GrpcMethod::RepositoryModelUnload => {
             let request: proto::RepositoryModelUnloadRequest = decode(&message)?;
+            rights.check(method.access(), &request.model_name)?;
             check_repository(&request.repository_name)?;
             server.unload_model(&request.model_name, unload_dependents(&request)?)?;
             Ok(framed(&proto::RepositoryModelUnloadResponse {}))

@@ -8,6 +8,7 @@ use conch_memory::{BudgetExhausted, OutOfMemory};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
+use crate::auth::{AccessRefusal, ForbiddenModel};
 use crate::coding::ContentCoding;
 
 /// gRPC status codes that this server sends.
@@ -20,10 +21,12 @@ pub(super) enum GrpcCode {
     DeadlineExceeded = 4,
     NotFound = 5,
     AlreadyExists = 6,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Unimplemented = 12,
     Internal = 13,
     Unavailable = 14,
+    Unauthenticated = 16,
 }
 
 impl GrpcCode {
@@ -35,10 +38,12 @@ impl GrpcCode {
             GrpcCode::DeadlineExceeded => "DEADLINE_EXCEEDED",
             GrpcCode::NotFound => "NOT_FOUND",
             GrpcCode::AlreadyExists => "ALREADY_EXISTS",
+            GrpcCode::PermissionDenied => "PERMISSION_DENIED",
             GrpcCode::ResourceExhausted => "RESOURCE_EXHAUSTED",
             GrpcCode::Unimplemented => "UNIMPLEMENTED",
             GrpcCode::Internal => "INTERNAL",
             GrpcCode::Unavailable => "UNAVAILABLE",
+            GrpcCode::Unauthenticated => "UNAUTHENTICATED",
         }
     }
 }
@@ -70,6 +75,33 @@ impl GrpcStatus {
 
     pub(super) fn deadline_exceeded() -> GrpcStatus {
         GrpcStatus::new(GrpcCode::DeadlineExceeded, "Deadline Exceeded")
+    }
+}
+
+impl From<ForbiddenModel> for GrpcStatus {
+    fn from(refused: ForbiddenModel) -> GrpcStatus {
+        match refused {
+            ForbiddenModel::Unknown(words) => GrpcStatus::new(GrpcCode::Unauthenticated, words),
+            ForbiddenModel::Named(words) => GrpcStatus::new(GrpcCode::PermissionDenied, words),
+        }
+    }
+}
+
+impl From<AccessRefusal<'_>> for GrpcStatus {
+    fn from(refusal: AccessRefusal<'_>) -> GrpcStatus {
+        match refusal {
+            AccessRefusal::Restricted(restriction) => {
+                let message = format!(
+                    "This protocol is restricted, expecting header '{}'",
+                    restriction.header()
+                );
+                GrpcStatus::new(GrpcCode::Unavailable, message)
+            }
+            AccessRefusal::Unauthenticated(words) => {
+                GrpcStatus::new(GrpcCode::Unauthenticated, words)
+            }
+            AccessRefusal::Forbidden(words) => GrpcStatus::new(GrpcCode::PermissionDenied, words),
+        }
     }
 }
 

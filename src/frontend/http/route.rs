@@ -2,7 +2,7 @@
 
 use conch_engine::shared_memory::RegionKind;
 
-use crate::access::{Access, Category, GuardedRoute};
+use crate::access::{Access, Category, GuardedRoute, ModelScope};
 use crate::api::regions::RegionAction;
 
 /// What a path names.
@@ -66,6 +66,24 @@ impl GuardedRoute for HttpRoute<'_> {
             HttpRoute::SharedMemory { .. } => Category::SharedMemory,
             HttpRoute::Unknown => return Access::Open,
         })
+    }
+
+    fn model_scope(&self) -> ModelScope<'_> {
+        match self {
+            HttpRoute::Model { name, .. } | HttpRoute::RepositoryControl { name, .. } => {
+                ModelScope::One(name)
+            }
+            HttpRoute::Statistics
+            | HttpRoute::Metrics
+            | HttpRoute::TraceSetting
+            | HttpRoute::RepositoryIndex => ModelScope::All,
+            HttpRoute::ServerMetadata
+            | HttpRoute::Live
+            | HttpRoute::Ready
+            | HttpRoute::Logging
+            | HttpRoute::SharedMemory { .. }
+            | HttpRoute::Unknown => ModelScope::None,
+        }
     }
 }
 

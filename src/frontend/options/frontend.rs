@@ -8,6 +8,7 @@ use super::endpoint::Endpoint;
 use super::grpc::{CompressionLevel, GrpcConnections};
 use super::shard::ShardAffinity;
 use crate::access::Restrictions;
+use crate::auth::AuthConfig;
 use crate::forward::HeaderPattern;
 use crate::grpc::ServerDelays;
 use crate::http::cors::AllowedOrigins;
@@ -33,6 +34,8 @@ pub struct FrontendOptions {
     pub http_restrictions: Restrictions,
     /// `--grpc-restricted-protocol`; the headers' names as on the wire.
     pub grpc_restrictions: Restrictions,
+    /// Who may use what, on every listener; none: all may use all.
+    pub auth: Option<AuthConfig>,
     /// The origins whose scripts may read answers, on every listener that speaks HTTP.
     pub http_cors_origins: AllowedOrigins,
     /// Integers in JSON that do not fit their tensor's type are refused, instead of cut to it.
@@ -108,6 +111,7 @@ impl Default for FrontendOptions {
             vertex_ai: None,
             http_restrictions: Restrictions::default(),
             grpc_restrictions: Restrictions::default(),
+            auth: None,
             http_cors_origins: AllowedOrigins::default(),
             strict_integers: false,
             http_forward: None,

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::control::{self, ControlFailure, LoadRequest};
 use super::options::{InferenceType, SageMakerOptions};
-use crate::access::{Access, Category, GrantedRoute, GuardedRoute};
+use crate::access::{Access, Category, GrantedRoute, GuardedRoute, ModelScope};
 use crate::blocking::blocking;
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::connection::{
@@ -64,6 +64,19 @@ impl GuardedRoute for SageMakerRoute<'_> {
             | SageMakerRoute::Unload(_) => Category::ModelRepository,
             SageMakerRoute::Unknown => return Access::Open,
         })
+    }
+
+    /// Names are those of endpoints, bodies and headers, which lead to models later.
+    fn model_scope(&self) -> ModelScope<'_> {
+        match self {
+            SageMakerRoute::Ping | SageMakerRoute::Unknown => ModelScope::None,
+            SageMakerRoute::Invocations
+            | SageMakerRoute::Invoke(_)
+            | SageMakerRoute::List
+            | SageMakerRoute::Get(_)
+            | SageMakerRoute::Load
+            | SageMakerRoute::Unload(_) => ModelScope::All,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The accounts of a connection: a share of the byte budget per client that it speaks for.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use crate::peer::Peer;
 /// or the user at the other end of a Unix socket.
 pub struct ConnectionShares {
     peer: Peer,
+    /// Those in its certificate, where rules ask for them.
+    peer_names: OnceCell<Box<[Box<str>]>>,
     usage: Arc<ConnectionUsage>,
     own: Arc<Budget>,
     /// Of the tenant that was spoken for last.
@@ -35,6 +37,7 @@ impl ConnectionShares {
         let usage = Arc::<ConnectionUsage>::default();
         ConnectionShares {
             peer,
+            peer_names: OnceCell::new(),
             own: budget.share(&usage, client),
             usage,
             tenant: RefCell::new(None),
@@ -43,6 +46,19 @@ impl ConnectionShares {
 
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// Keeps the names in the certificate of the peer. Once: later ones are dropped.
+    pub fn name_peer(&self, names: Box<[Box<str>]>) {
+        let _ = self.peer_names.set(names);
+    }
+
+    /// The names in the certificate of the peer; none without, or where no rules ask for them.
+    pub fn peer_names(&self) -> &[Box<str>] {
+        self.peer_names
+            .get()
+            .map(|names| &**names)
+            .unwrap_or_default()
     }
 
     /// What all of them hold.

@@ -1,5 +1,6 @@
 //! Certificates and keys, from PEM files.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,13 +10,17 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
 use super::config::TlsConfig;
 use super::listener::TlsListener;
+use super::resolver::{HostCertificates, HostPattern};
 use super::stamp::FileStamps;
 use super::version_one::ClientVerifier;
+
+/// What names the certificates of hosts, on all listeners.
+const HOST_FLAG: &str = "--tls-host-cert";
 
 /// Paths of PEM files; empty where none is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,12 +30,25 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Those that vouch for clients.
     pub roots: PathBuf,
+    /// Certificates for clients that ask for a host by its name.
+    pub hosts: Vec<HostFiles>,
+}
+
+/// PEM files of the certificate for a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostFiles {
+    pub host: HostPattern,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
 }
 
 impl TlsFiles {
     /// How the files are at present.
     pub(super) fn stamps(&self) -> FileStamps {
-        FileStamps::of([&self.certificate, &self.key, &self.roots])
+        let own = [&*self.certificate, &*self.key, &*self.roots];
+        let hosts = self.hosts.iter();
+        let of_hosts = hosts.flat_map(|files| [&*files.certificate, &*files.key]);
+        FileStamps::of(own.into_iter().chain(of_hosts))
     }
 }
 
@@ -48,7 +66,7 @@ impl TlsConfig {
     ) -> Result<TlsConfig, Error> {
         let stamps = files.stamps();
         let provider = Arc::new(ring::default_provider());
-        let own = own_certificate(listener, files, &provider)?;
+        let certificates = certificates(listener, files, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|cause| Error::internal(format!("cannot set up TLS: {cause}")))?;
@@ -67,7 +85,7 @@ impl TlsConfig {
         } else {
             builder.with_no_client_auth()
         };
-        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
+        let mut config = builder.with_cert_resolver(Arc::new(certificates));
         let protocols = listener.protocols().iter();
         config.alpn_protocols = protocols.map(|protocol| protocol.to_vec()).collect();
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -128,13 +146,47 @@ impl<'a> NamedFile<'a> {
     }
 }
 
-fn own_certificate(
+/// All that clients may be shown.
+fn certificates(
     listener: TlsListener,
     files: &TlsFiles,
     provider: &CryptoProvider,
+) -> Result<HostCertificates, Error> {
+    let own = certified_key(
+        &NamedFile::new(listener, &files.certificate, listener.certificate_flag()),
+        &NamedFile::new(listener, &files.key, listener.key_flag()),
+        provider,
+    )?;
+    let mut by_host = HashMap::new();
+    for files in &files.hosts {
+        let certificate = NamedFile::new(listener, &files.certificate, HOST_FLAG);
+        let key = NamedFile::new(listener, &files.key, HOST_FLAG);
+        let pair = certified_key(&certificate, &key, provider)?;
+        let host = &files.host;
+        if !pair
+            .cert
+            .first()
+            .is_some_and(|first| host.is_named_by(first))
+        {
+            let host = host.as_str();
+            return Err(certificate.useless(&format!(
+                "its subject alternative names do not include '{host}'"
+            )));
+        }
+        if by_host.insert(host.clone(), Arc::new(pair)).is_some() {
+            let host = host.as_str();
+            return Err(certificate.useless(&format!("'{host}' has another certificate already")));
+        }
+    }
+    Ok(HostCertificates::new(own, by_host))
+}
+
+/// The key of `key_file`, which is that of the first certificate.
+fn certified_key(
+    certificate: &NamedFile<'_>,
+    key_file: &NamedFile<'_>,
+    provider: &CryptoProvider,
 ) -> Result<CertifiedKey, Error> {
-    let certificate = NamedFile::new(listener, &files.certificate, listener.certificate_flag());
-    let key_file = NamedFile::new(listener, &files.key, listener.key_flag());
     let chain = certificate.certificates()?;
     let text = key_file.read()?;
     let key = PrivateKeyDer::from_pem_slice(&text).map_err(|cause| match cause {

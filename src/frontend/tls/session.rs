@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use rustls::ServerConnection;
 use tokio::io::ReadBuf;
 
+use super::names;
 use crate::shard::ShardStream;
 
 /// Two records.
@@ -44,6 +45,13 @@ impl TlsSession {
     /// What both sides agreed to speak.
     pub(super) fn protocol(&self) -> Option<&[u8]> {
         self.connection.alpn_protocol()
+    }
+
+    /// The names in the certificate that the peer has shown and that was verified; none without.
+    pub(crate) fn peer_names(&self) -> Box<[Box<str>]> {
+        let chain = self.connection.peer_certificates();
+        let own = chain.and_then(<[_]>::first);
+        own.map(names::of_certificate).unwrap_or_default()
     }
 
     /// The first byte that the peer sent.

@@ -3,9 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What is known of a listener's files; none for one that is not there.
+/// What is known of files that belong together; none for one that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FileStamps([Option<FileStamp>; 3]);
+pub(crate) struct FileStamps(Box<[Option<FileStamp>]>);
 
 /// A file that is written anew has another time or length, one that is moved over another, or to
 /// which a link leads from now on, has another number.
@@ -20,8 +20,8 @@ struct FileStamp {
 
 impl FileStamps {
     /// Looks at the files. Blocks as the file system does.
-    pub(super) fn of(paths: [&Path; 3]) -> FileStamps {
-        FileStamps(paths.map(FileStamp::of))
+    pub(crate) fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> FileStamps {
+        FileStamps(paths.into_iter().map(FileStamp::of).collect())
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
         }
         symlink(path("first"), path("key")).unwrap();
         let (certificate, key) = (path("certificate"), path("key"));
-        let stamps = || FileStamps::of([&certificate, &key, Path::new("")]);
+        let stamps = || FileStamps::of([&*certificate, &*key, Path::new("")]);
         let mut last = stamps();
         let mut changed = |name: &str, expected: bool| {
             let now = stamps();

@@ -37,6 +37,14 @@ impl ConnectionStream {
         self.socket.socket()
     }
 
+    /// The names in the certificate that the peer has shown; none without.
+    pub(crate) fn peer_names(&self) -> Box<[Box<str>]> {
+        let session = self.session.as_ref();
+        session
+            .map(|session| session.peer_names())
+            .unwrap_or_default()
+    }
+
     /// Whether what the socket has tells what there is to receive.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_log as log;
 
 use super::options::VertexAiOptions;
-use crate::access::{Access, Category, GrantedRoute, GuardedRoute};
+use crate::access::{Access, Category, GrantedRoute, GuardedRoute, ModelScope};
 use crate::api::regions::RegionAction;
 use crate::http::answer::HttpResponse;
 use crate::http::connection::{
@@ -56,11 +56,24 @@ impl GuardedRoute for VertexAiRoute<'_> {
             VertexAiRoute::Health => Access::Of(Category::Health),
             VertexAiRoute::Predict => Access::Of(Category::Inference),
             VertexAiRoute::Redirect(route, _) => route.access(),
-            // Upstream has no category for metrics; the others do nothing.
-            VertexAiRoute::Metrics
+            VertexAiRoute::Metrics => Access::Metrics,
+            // These do nothing.
+            VertexAiRoute::Blocked | VertexAiRoute::WrongVerb | VertexAiRoute::Unknown => {
+                Access::Open
+            }
+        }
+    }
+
+    fn model_scope(&self) -> ModelScope<'_> {
+        match self {
+            // That of the default, which the settings know.
+            VertexAiRoute::Predict => ModelScope::All,
+            VertexAiRoute::Redirect(route, _) => route.model_scope(),
+            VertexAiRoute::Health
+            | VertexAiRoute::Metrics
             | VertexAiRoute::Blocked
             | VertexAiRoute::WrongVerb
-            | VertexAiRoute::Unknown => Access::Open,
+            | VertexAiRoute::Unknown => ModelScope::None,
         }
     }
 }

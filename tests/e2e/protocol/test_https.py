@@ -438,7 +438,7 @@ class Reload(unittest.TestCase):
             until(lambda: self.presented(server, port) == certificate.read_text().strip(), f"the new certificate on {port}", 20)
 
     def test_files_that_change_under_load(self):
-        server = self.start("--tls-reload-secs=1")
+        server = self.start("--file-reload-secs=1")
         stop, counts, failures = threading.Event(), [0, 0], []
 
         def ask(index):
@@ -480,7 +480,7 @@ class Reload(unittest.TestCase):
         self.assertEqual(server.terminate(), 0)
 
     def test_what_is_of_no_use(self):
-        server = self.start("--tls-reload-secs=1")
+        server = self.start("--file-reload-secs=1")
         kept = self.files.context().wrap_socket(wire.connect(server), server_hostname="localhost")
         self.addCleanup(kept.close)
         self.certificate.write_text("nonsense")
@@ -504,13 +504,43 @@ class Reload(unittest.TestCase):
         self.wait_for(server, fresh)
         self.assertEqual(server.terminate(), 0)
 
+    def test_certificates_of_hosts(self):
+        exact = self.files.make("exact", "ec", issuer="root", names="DNS:a.example")
+        wild = self.files.make("wild", "rsa", issuer="root", names="DNS:*.lab.example")
+        folder = self.certificate.parent
+        own = [folder / "host.pem", folder / "host.key"]
+        for source, target in zip(exact, own):
+            shutil.copy(source, target)
+        server = self.start("--file-reload-secs=1", f"--tls-host-cert=A.example:{own[0]}:{own[1]}", f"--tls-host-cert=*.lab.example:{wild[0]}:{wild[1]}")
+
+        def shown(port, host):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.set_alpn_protocols(["h2" if port == "grpc" else "http/1.1"])
+            with wire.connect(server, port) as link, context.wrap_socket(link, server_hostname=host) as secure:
+                return ssl.DER_cert_to_PEM_cert(secure.getpeercert(binary_form=True)).strip()
+
+        default = self.files.server
+        for port in self.PORTS:
+            for host, expected in (("a.example", exact[0]), ("A.EXAMPLE", exact[0]), ("x.lab.example", wild[0]), ("lab.example", default),
+                                   ("x.y.lab.example", default), ("b.a.example", default), ("localhost", default), (None, default),
+                                   ("127.0.0.1", default)):
+                with self.subTest(port, host=host):
+                    self.assertEqual(shown(port, host), expected.read_text().strip())
+        fresh = self.files.make("fresh-host", "ec", issuer="root", names="DNS:a.example,DNS:other")
+        for source, target in zip(fresh, own):
+            shutil.copy(source, target)
+        for port in self.PORTS:
+            until(lambda: shown(port, "a.example") == fresh[0].read_text().strip(), f"the host's new certificate on {port}", 20)
+        self.assertEqual(server.terminate(), 0)
+
     def test_on_a_signal_only(self):
-        server = self.start("--tls-reload-secs=0")
+        server = self.start("--file-reload-secs=0")
         fresh = self.files.make("fresh", "ec", issuer="root")
         self.put(*fresh)
         # The thread sleeps until it is asked: its wait has no timeout.
         tasks = pathlib.Path(f"/proc/{server.pid}/task").iterdir()
-        [task] = [task for task in tasks if (task / "comm").read_text() == "certificates\n"]
+        [task] = [task for task in tasks if (task / "comm").read_text() == "files\n"]
         until(lambda: (task / "syscall").read_text().split()[4:5] == ["0x0"], "a wait without a timeout")
         self.assertEqual(self.presented(server, "metrics"), self.files.server.read_text().strip())
         server.process.send_signal(signal.SIGHUP)
@@ -546,8 +576,21 @@ class Start(unittest.TestCase):
                 self.assertRegex(failed.exception.output, rf"error: .*{service} cannot be served over TLS.*--{prefix}-{culprit}")
                 self.assertIn(words, failed.exception.output)
 
+    def test_certificates_of_hosts_that_will_not_do(self):
+        files = self.files
+        own = f"{files.server}:{files.server_key}"
+        for flags, words in (((f"--tls-host-cert=a.example:{own}",), "its subject alternative names do not include 'a.example'"),
+                             ((f"--tls-host-cert=localhost:{own}", f"--tls-host-cert=Localhost:{own}"), "'localhost' has another certificate already"),
+                             (("--tls-host-cert=localhost:/no/such:/no/such",), "No such file")):
+            with self.subTest(words), self.assertRaises(servers.StartFailed) as failed:
+                servers.Server(self.repository.path, *tls_flags("http", files), *flags, kind=KIND)
+            self.assertRegex(failed.exception.output, r"error: .*HTTP cannot be served over TLS with '.*' \(--tls-host-cert\)")
+            self.assertIn(words, failed.exception.output)
+
     def test_files_without_tls(self):
-        with servers.Server(self.repository.path, "--http-server-cert=/no/such", "--metrics-use-ssl-mutual=false", kind=KIND) as server:
+        flags = ("--http-server-cert=/no/such", "--metrics-use-ssl-mutual=false", "--tls-host-cert=a:/no/such:/no/such")
+        with servers.Server(self.repository.path, *flags, kind=KIND) as server:
+            server.wait_for_text("--tls-host-cert has no effect: no listener has TLS")
             self.assertEqual(server.get("/v2/health/live")[0], 200)
             self.assertEqual(server.get("/metrics", port="metrics")[0], 200)
             server.wait_for_text("the files of TLS for http have no effect without --http-use-ssl=true")

@@ -7,6 +7,7 @@ use conch_engine::{Draft, Error, Tenant};
 use conch_memory::Budget;
 
 use crate::access_log::AccessRecord;
+use crate::auth::CallerRights;
 use crate::forward::{self, ForwardedHeaders};
 use crate::trace::RemoteContext;
 
@@ -23,6 +24,8 @@ pub(in crate::grpc) struct CallMetadata {
 /// What few calls have, as the server has to be asked for it.
 #[derive(Clone)]
 pub(in crate::grpc) struct CallExtensions {
+    /// Which models its requests may name.
+    pub(in crate::grpc) rights: CallerRights,
     pub(in crate::grpc) forwarded: ForwardedHeaders,
     /// The span of the client, where spans are exported.
     pub(in crate::grpc) remote: Option<RemoteContext>,
@@ -31,6 +34,14 @@ pub(in crate::grpc) struct CallExtensions {
 }
 
 impl CallMetadata {
+    /// Which models its requests may name.
+    pub(in crate::grpc) fn rights(&self) -> CallerRights {
+        let extensions = self.extensions.as_ref();
+        extensions
+            .map(|extensions| extensions.rights.clone())
+            .unwrap_or_default()
+    }
+
     /// The span of the client.
     pub(super) fn remote(&self) -> Option<RemoteContext> {
         self.extensions.as_ref()?.remote.clone()

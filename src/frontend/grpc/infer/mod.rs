@@ -23,4 +23,4 @@ pub(super) use metadata::{CallExtensions, CallMetadata};
 pub(super) use reader::{CompleteMessage, MessageReader, ReadFault};
 pub(super) use response::{Pieces, encode_failure, encode_streamed};
 pub(super) use streamed::{StreamedRequest, submit_streamed};
-pub(super) use submit::{SubmittedRequest, convert, ensure_loaded, submit};
+pub(super) use submit::{SubmittedRequest, check_model, convert, ensure_loaded, submit};

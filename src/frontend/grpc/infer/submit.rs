@@ -12,7 +12,9 @@ use super::message::{InferHead, InferTarget};
 use super::metadata::CallMetadata;
 use super::reader::CompleteMessage;
 use super::region;
+use crate::access::GuardedRoute;
 use crate::api::{self, Classes, parse_version, regions};
+use crate::grpc::method::GrpcMethod;
 use crate::grpc::status::{GrpcCode, GrpcStatus};
 use crate::grpc::trace::{CallTrace, RequestWait};
 use crate::shard::{EnsuredModel, ResponseFuture, Shard, SubmitOptions};
@@ -44,7 +46,7 @@ pub(in crate::grpc) async fn convert(
 ) -> TypedTensors {
     let has_raws = !arrived.raws.is_empty();
     let may_use_regions = regions::of(shard).is_enabled() && region::is_mentioned(&arrived.head);
-    if has_raws && !may_use_regions {
+    if has_raws && !may_use_regions || arrived.is_refused() {
         // Typed contents beside raw ones are an error, whatever they hold.
         return TypedTensors::new();
     }
@@ -60,6 +62,24 @@ pub(in crate::grpc) async fn convert(
         }
     })
     .await
+}
+
+/// Refuses a message that names a model which its sender may not use. One that cannot be read is
+/// refused later.
+pub(in crate::grpc) fn check_model(sender: &CallMetadata, arrived: &mut CompleteMessage) {
+    let Some(extensions) = &sender.extensions else {
+        return;
+    };
+    if !extensions.rights.are_limited() {
+        return;
+    }
+    let Ok(target) = InferTarget::read(&arrived.head) else {
+        return;
+    };
+    let access = GrpcMethod::ModelInfer.access();
+    if let Err(refused) = extensions.rights.check(access, target.model_name) {
+        arrived.ensured = Some(Box::new(Err(refused.into())));
+    }
 }
 
 /// Has the model brought in that a message names, where models come when they are asked for; the

@@ -48,7 +48,8 @@ pub(super) async fn take_in(
             count = 0;
         }
         let wait = wait.end();
-        if shard.server.demand().is_some() {
+        infer::check_model(&terms.sender, &mut arrived);
+        if shard.server.demand().is_some() && !arrived.is_refused() {
             // Boxed: rare, and its state would make every stream larger. The requests behind it
             // wait as well.
             Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;

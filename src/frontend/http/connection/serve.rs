@@ -15,6 +15,7 @@ use super::state::{
 use super::turn::{REQUEST_BYTES, WorkBudget};
 use crate::access::GrantedRoute;
 use crate::api;
+use crate::auth::{AccessDoor, AccessRefusal};
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::cors;
 use crate::http::head::{self, HeadRefusal, RequestHead};
@@ -41,6 +42,9 @@ pub(crate) async fn serve(
             }
         }
     };
+    if shard.options.auth.is_some() {
+        guard.shares().name_peer(stream.peer_names());
+    }
     let budget = Arc::clone(guard.shares().own());
     let mut connection = HttpConnection {
         state: HttpState::Idle,
@@ -84,21 +88,42 @@ fn grant<'h, S: HttpService>(
     shard: &'h Shard,
     head: &'h RequestHead<'_>,
     meta: &RequestMeta,
+    peer_names: &[Box<str>],
 ) -> Result<GrantedRoute<S::Route<'h>>, S::Plan> {
     if meta.allowed_origin.is_some()
         && let Some(answer) = cors::preflight(head)
     {
         return Err(service.plan_refusal(answer));
     }
-    let restrictions = &shard.options.http_restrictions;
-    let granted = restrictions.pass(service.route(shard, head), |name| head.find(name));
-    granted.map_err(|restriction| {
-        let message = format!(
-            "This API is restricted, expecting header '{}'",
-            restriction.header()
-        );
-        service.plan_refusal(HttpResponse::failure(403, ContentType::Plain, &message))
-    })
+    let door = AccessDoor::new(
+        &shard.options.auth,
+        &shard.options.http_restrictions,
+        peer_names,
+    );
+    let route = service.route(shard, head);
+    // What a message of HTTP is about is in its path: nothing is left to be asked of the rights.
+    match door.pass(route, |name| head.find(name)) {
+        Ok((granted, _rights)) => Ok(granted),
+        Err(refusal) => Err(service.plan_refusal(refusal_answer(&refusal))),
+    }
+}
+
+#[cold]
+fn refusal_answer(refusal: &AccessRefusal<'_>) -> HttpResponse {
+    match refusal {
+        AccessRefusal::Restricted(restriction) => {
+            let message = format!(
+                "This API is restricted, expecting header '{}'",
+                restriction.header()
+            );
+            HttpResponse::failure(403, ContentType::Plain, &message)
+        }
+        AccessRefusal::Unauthenticated(words) => HttpResponse {
+            more_headers: Some("\r\nWWW-Authenticate: Bearer".into()),
+            ..HttpResponse::failure(401, ContentType::Json, words)
+        },
+        AccessRefusal::Forbidden(words) => HttpResponse::failure(403, ContentType::Json, words),
+    }
 }
 
 /// Ensures that the model of a request is loaded, where models are loaded on demand. It takes a
@@ -301,7 +326,13 @@ impl HttpConnection {
             .access_log
             .record(peer, ("HTTP", head.method.name()), head.path);
         let meta = RequestMeta::new(&head, shard.options.http_cors_origins.allowed(&head));
-        let plan = match grant(service, &shard, &head, &meta) {
+        let plan = match grant(
+            service,
+            &shard,
+            &head,
+            &meta,
+            self.guard.shares().peer_names(),
+        ) {
             Ok(route) => {
                 let permit = match ensure_loaded(service, &shard, &head, &route) {
                     Ok(EnsuredModel::Here(permit)) => Ok(permit),

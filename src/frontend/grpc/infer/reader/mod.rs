@@ -88,9 +88,16 @@ pub(in crate::grpc) struct CompleteMessage {
     pub(in crate::grpc) charge: Charge,
     /// Charged by themselves. Two fit here: each more would make every call larger, twice.
     pub(in crate::grpc) raws: SmallVec<[ByteView; 2]>,
-    /// What keeps its model, or why that is not there; nothing unless models come when they are
-    /// asked for. Boxed, as above.
+    /// What keeps its model, or why that is not there or not for its sender; nothing unless models
+    /// come when they are asked for. Boxed, as above.
     pub(in crate::grpc) ensured: Option<Box<Result<RequestPermits, GrpcStatus>>>,
+}
+
+impl CompleteMessage {
+    /// Whether it is known already that it comes to nothing.
+    pub(in crate::grpc) fn is_refused(&self) -> bool {
+        self.ensured.as_deref().is_some_and(Result::is_err)
+    }
 }
 
 /// Where in the message the next byte belongs.

@@ -1,30 +1,34 @@
-//! The thread that reads the files of TLS again.
+//! The thread that reads the files of TLS and of callers again.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 use std::{io, thread};
 
-use conch_frontend::TlsReloader;
+use conch_frontend::{AuthReloader, TlsReloader};
 
 /// Where the thread is asked to read all files. It ends when the last copy is dropped, after what
 /// it is at: files may lie where reading takes long, and nobody waits for that.
 #[derive(Clone)]
-pub struct CertificateReload(Option<SyncSender<()>>);
+pub struct FileReload(Option<SyncSender<()>>);
 
-impl CertificateReload {
+impl FileReload {
     /// Starts the thread, which also looks every `period` whether files have changed; zero: it only
-    /// reads when asked. Without listeners with TLS there is none.
+    /// reads when asked. Where there is nothing to read there is none.
     ///
     /// # Errors
     /// If no thread is to be had.
-    pub fn start(mut reloader: TlsReloader, period: Duration) -> io::Result<CertificateReload> {
-        if reloader.is_empty() {
-            return Ok(CertificateReload(None));
+    pub fn start(
+        mut tls: TlsReloader,
+        mut auth: Option<AuthReloader>,
+        period: Duration,
+    ) -> io::Result<FileReload> {
+        if tls.is_empty() && auth.is_none() {
+            return Ok(FileReload(None));
         }
         // A request that waits already is for the files as they are then, too.
         let (sender, requests) = sync_channel(1);
         thread::Builder::new()
-            .name(String::from("certificates"))
+            .name(String::from("files"))
             .spawn(move || {
                 loop {
                     let request = match period.is_zero() {
@@ -32,13 +36,19 @@ impl CertificateReload {
                         false => requests.recv_timeout(period),
                     };
                     match request {
-                        Ok(()) => reloader.reload(),
-                        Err(RecvTimeoutError::Timeout) => reloader.reload_changed(),
+                        Ok(()) => {
+                            tls.reload();
+                            auth.iter_mut().for_each(AuthReloader::reload);
+                        }
+                        Err(RecvTimeoutError::Timeout) => {
+                            tls.reload_changed();
+                            auth.iter_mut().for_each(AuthReloader::reload_changed);
+                        }
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
                 }
             })?;
-        Ok(CertificateReload(Some(sender)))
+        Ok(FileReload(Some(sender)))
     }
 
     /// Asks for all files to be read, changed or not. Does not block.
