@@ -1,6 +1,6 @@
 //! The thread that reads signals, from before the first model is loaded until the end.
 //!
-//! SIGINT and SIGTERM go on to whoever waits for the end. While models load nobody does: then the
+//! SIGINT and SIGTERM go on to whoever waits for the end, as does SIGUSR2, once models are loaded. While models load nobody does: then the
 //! start is asked to give up, and the process ends when the time for its end is over, whatever
 //! backends are at. SIGHUP opens the log file and the certificates anew.
 
@@ -13,9 +13,21 @@ use std::time::Duration;
 use conch_log as log;
 use conch_net::signal::{self, Signals};
 
+/// What the process is asked to do once it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// To end, by this signal.
+    Stop(i32),
+    /// To have another executable started in its place.
+    Upgrade,
+    /// To leave its clients to this process, which serves by now.
+    Leave(u32),
+}
+
 /// The far end of the thread.
 pub struct SignalWatch {
-    stops: mpsc::Receiver<i32>,
+    demands: mpsc::Receiver<Demand>,
+    sender: mpsc::Sender<Demand>,
     is_started: Arc<AtomicBool>,
 }
 
@@ -31,10 +43,12 @@ impl SignalWatch {
         stop_request: Arc<AtomicBool>,
         reload: impl Fn() + Send + 'static,
     ) -> io::Result<SignalWatch> {
-        let (sender, stops) = mpsc::channel();
+        let (sender, demands) = mpsc::channel();
+        let own_sender = sender.clone();
         let is_started = Arc::new(AtomicBool::new(false));
         let watch = SignalWatch {
-            stops,
+            demands,
+            sender: own_sender,
             is_started: Arc::clone(&is_started),
         };
         let run = move || {
@@ -43,16 +57,26 @@ impl SignalWatch {
                     reload();
                     continue;
                 }
+                if number == signal::UPGRADE {
+                    if !is_started.load(Ordering::Acquire) {
+                        log::warning!("SIGUSR2 received while models load, which changes nothing");
+                    } else if sender.send(Demand::Upgrade).is_err() {
+                        return;
+                    }
+                    continue;
+                }
                 if !is_started.load(Ordering::Acquire) && !stop_request.load(Ordering::Relaxed) {
                     let name = signal_name(number);
                     log::info!("{name} received while models load, stopping");
                     stop_request.store(true, Ordering::Relaxed);
                     end_start_within(exit_timeout, &is_started);
                 }
-                if sender.send(number).is_err() {
+                if sender.send(Demand::Stop(number)).is_err() {
                     return;
                 }
             }
+            log::error!("signals cannot be read");
+            let _ = sender.send(Demand::Stop(0));
         };
         thread::Builder::new()
             .name(String::from("signals"))
@@ -65,9 +89,15 @@ impl SignalWatch {
         self.is_started.store(true, Ordering::Release);
     }
 
-    /// Blocks until the server is to end; by which signal. None if signals cannot be read any more.
-    pub fn wait(&self) -> Option<i32> {
-        self.stops.recv().ok()
+    /// Blocks until something is to be done.
+    pub fn wait(&self) -> Demand {
+        // There is a sender as long as this value is there.
+        self.demands.recv().unwrap_or(Demand::Stop(0))
+    }
+
+    /// Where other threads put demands.
+    pub fn sender(&self) -> mpsc::Sender<Demand> {
+        self.sender.clone()
     }
 }
 

@@ -308,6 +308,23 @@ impl Frontend {
         for shard in &self.shards {
             shard.link.send(ShardMessage::Drain);
         }
+        self.wait_for_connections(deadline, report)
+    }
+
+    /// Leaves new connections to another process, and waits until clients have left the open ones,
+    /// at most until `deadline`: they are told to at their next request, and whatever they ask until
+    /// then is answered. Returns whether all have left. Blocks, and reports, as [`Frontend::drain`].
+    pub fn retire(&mut self, deadline: Instant, report: impl Fn(u64)) -> bool {
+        for (_, acceptor) in &mut self.acceptors {
+            acceptor.stop();
+        }
+        for shard in &self.shards {
+            shard.link.send(ShardMessage::Retire);
+        }
+        self.wait_for_connections(deadline, report)
+    }
+
+    fn wait_for_connections(&self, deadline: Instant, report: impl Fn(u64)) -> bool {
         let mut next_report = Instant::now() + DRAIN_POLL;
         loop {
             let open: Vec<(Protocol, usize)> = self.lasting_connections();

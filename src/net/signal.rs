@@ -93,7 +93,18 @@ pub const STOPS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 /// The signal that asks for log file and certificates to be opened anew.
 pub const RELOAD: i32 = libc::SIGHUP;
 
-/// Has signals without a meaning here (SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
+/// The signal that asks for another executable in this one's place.
+pub const UPGRADE: i32 = libc::SIGUSR2;
+
+/// Asks another process to end. One that is gone already is no matter.
+pub fn ask_to_end(process: u32) {
+    let process = i32::try_from(process).ok();
+    if let Some(process) = process.and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+    }
+}
+
+/// Has signals without a meaning here (SIGUSR1, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
 /// SIGPWR) do nothing, where they would end the process. A plug-in that has a use for one sets its
 /// own handler.
 ///
@@ -104,7 +115,6 @@ pub fn survive_stray_signals() -> io::Result<()> {
     // Not ignored: programs that backends start would inherit that.
     [
         libc::SIGUSR1,
-        libc::SIGUSR2,
         libc::SIGALRM,
         libc::SIGVTALRM,
         libc::SIGPROF,

@@ -40,11 +40,11 @@ pub(crate) fn serve(
 
 async fn serve_calls(mut connection: Box<GrpcConnection>, guard: &ConnectionGuard) {
     let shard = Rc::clone(&connection.shard);
-    let mut drained = std::pin::pin!(shard.drained());
+    let mut retired = std::pin::pin!(shard.retired());
     let mut calls = CallSet::new();
     std::future::poll_fn(|context| {
         let is_stop_requested = guard.is_stop_requested();
-        connection.poll_goaway(&mut calls, is_stop_requested, drained.as_mut(), context);
+        connection.poll_goaway(&mut calls, is_stop_requested, retired.as_mut(), context);
         let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
         if over.is_ready() || connection.age.poll_grace(context).is_ready() {
             return Poll::Ready(());
@@ -171,18 +171,18 @@ impl GrpcConnection {
         })
     }
 
-    /// Moves on towards the end, if the shard drains, or the connection is old enough or one too
+    /// Moves on towards the end, if the shard retires, or the connection is old enough or one too
     /// many.
     fn poll_goaway(
         &mut self,
         calls: &mut CallSet,
         is_stop_requested: bool,
-        drained: Pin<&mut impl Future<Output = ()>>,
+        retired: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
     ) {
         if let GoawayState::None = self.goaway
             && (is_stop_requested
-                || drained.poll(context).is_ready()
+                || retired.poll(context).is_ready()
                 || self.age.poll(context).is_ready())
         {
             self.http2.graceful_shutdown();

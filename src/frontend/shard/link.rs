@@ -61,6 +61,8 @@ pub(crate) enum ShardMessage {
     Offloaded(JobDone),
     /// Look at the connections' deadlines, and show that you still turn. One at a time.
     Heartbeat,
+    /// Serve on, and have connections end at the next occasion: another process takes their place.
+    Retire,
     /// Finish what is in flight, close what is idle.
     Drain,
     /// Drop everything that is left and return.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use conch_control::server::Server;
-use conch_engine::Completion;
+use conch_engine::{Completion, clock};
 use conch_engine::model::registry::RegistryReader;
 use conch_memory::{Budget, Pool};
 
@@ -53,6 +53,8 @@ pub struct Shard {
     pub(super) owed_execution: OwedExecution,
     pub(super) owed_wakes: OwedWakes,
     pub(super) pump_waker: RefCell<Option<Waker>>,
+    /// Begins before the drain, or with it.
+    pub(super) retirement: DrainSignal,
     pub(super) drain: DrainSignal,
     pub(super) offload: Offload,
     /// Whose task is polled: the key of its connection.
@@ -106,6 +108,7 @@ impl Shard {
             owed_execution: OwedExecution::default(),
             owed_wakes: OwedWakes::new(),
             pump_waker: RefCell::new(None),
+            retirement: DrainSignal::new(),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),
             current: Cell::new(0),
@@ -134,14 +137,32 @@ impl Shard {
             && self.link.connection_count_of(Protocol::Http) == 1
     }
 
-    /// Begins to drain.
-    pub(super) fn drain(&self) {
+    /// Has connections end as soon as their clients can do without: new ones go to another process.
+    pub(super) fn retire(&self) {
         // Marked first: a connection that ends its request now shall not take on another.
-        self.drain.begin();
-        self.connections.borrow_mut().close_idle();
+        self.retirement.begin();
+        let mut connections = self.connections.borrow_mut();
+        connections.close_idle(clock::monotonic_ns());
     }
 
-    /// Whether connections are to end after the request that they serve now.
+    /// Begins to drain.
+    pub(super) fn drain(&self) {
+        self.drain.begin();
+        self.retire();
+    }
+
+    /// Whether connections are to end after the request that they serve now, and what they are asked
+    /// until then is answered.
+    pub fn is_retiring(&self) -> bool {
+        self.retirement.has_begun()
+    }
+
+    /// Completes when connections are to end, the later ones as soon as they have begun.
+    pub fn retired(&self) -> DrainFuture<'_> {
+        self.retirement.wait()
+    }
+
+    /// Whether no more is taken on, but what connections have sent already.
     pub fn is_draining(&self) -> bool {
         self.drain.has_begun()
     }

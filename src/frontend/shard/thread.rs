@@ -158,6 +158,7 @@ impl Shard {
                         }
                     }
                     ShardMessage::Heartbeat => self.answer_heartbeat(),
+                    ShardMessage::Retire => self.retire(),
                     ShardMessage::Drain => self.drain(),
                     ShardMessage::Stop => return Poll::Ready(()),
                 }

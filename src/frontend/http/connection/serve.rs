@@ -20,7 +20,9 @@ use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::cors;
 use crate::http::head::{self, HeadRefusal, RequestHead};
 use crate::http::input::InputBuffer;
-use crate::shard::{ConnectionGuard, EnsuredModel, HeldPermit, Shard, ShardStream, WaitReason};
+use crate::shard::{
+    ConnectionGuard, EnsuredModel, FAREWELL, HeldPermit, Shard, ShardStream, WaitReason,
+};
 use crate::tls::{self, ConnectionStream};
 
 /// Serves one connection until it ends.
@@ -189,7 +191,7 @@ impl HttpConnection {
             }
             let scratch = self.take_scratch(is_at_once);
             let mut answer = service.answer(plan, body, scratch, self).await?;
-            let closes = !meta.keeps_alive || self.shard.is_draining();
+            let closes = !meta.keeps_alive || self.shard.is_retiring();
             if let Some(source) = self.source.take() {
                 let closes = closes || meta.is_version_1_0;
                 Box::pin(self.send_stream(&answer, source, &meta, closes)).await?;
@@ -285,10 +287,12 @@ impl HttpConnection {
             self.guard.wait(WaitReason::Receiving, deadline_ns);
             return Ok(());
         }
-        if self.shard.is_draining() && !self.guard.outlasts_drains() {
-            return Err(ConnectionClosed);
-        }
-        let deadline_ns = deadline_after(options.http_idle_timeout);
+        // The last answer went out before it could tell that the connection ends.
+        let timeout = match self.shard.is_retiring() && !self.guard.outlasts_drains() {
+            true => options.http_idle_timeout.min(FAREWELL),
+            false => options.http_idle_timeout,
+        };
+        let deadline_ns = deadline_after(timeout);
         self.guard.wait(WaitReason::Idle, deadline_ns);
         Ok(())
     }

@@ -1,0 +1,86 @@
+//! Another executable in this one's place, without a lost request (SIGUSR2).
+//!
+//! The process starts the file that it was started from, as it is by then, with its own arguments
+//! and the sockets that it listens on. Once the new process serves, this one leaves new connections
+//! to it, answers what its own connections still ask, and ends. A new process that does not come to
+//! that changes nothing here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{io, thread};
+
+use conch_log as log;
+use conch_net::{Listener, Successor};
+
+/// What a new process is started from.
+pub struct Upgrade {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    /// The process that is being started, if there is one.
+    under_way: Arc<Mutex<Option<u32>>>,
+}
+
+impl Upgrade {
+    /// Remembers the file of this process: later the system may know it as deleted.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn new() -> io::Result<Upgrade> {
+        Ok(Upgrade {
+            program: std::env::current_exe()?,
+            arguments: std::env::args_os().skip(1).collect(),
+            under_way: Arc::default(),
+        })
+    }
+
+    /// Starts the new process. `replaced` is called with its number once it serves, on a thread that
+    /// waits for that.
+    pub fn begin(
+        &self,
+        listeners: &[(&'static str, Arc<Listener>)],
+        replaced: impl FnOnce(u32) + Send + 'static,
+    ) {
+        let program = self.program.display();
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(process) = *under_way {
+            log::warning!("process {process} is being started in this one's place already");
+            return;
+        }
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        let mut successor = match Successor::start(&mut command, listeners) {
+            Ok(successor) => successor,
+            Err(error) => {
+                log::error!("{program} cannot be started in this process's place: {error}");
+                return;
+            }
+        };
+        let process = successor.process_id();
+        *under_way = Some(process);
+        log::info!("{program} starts as process {process}, to take this one's place");
+        let own = Arc::clone(&self.under_way);
+        let wait = move || match successor.wait_until_ready() {
+            Ok(()) => replaced(process),
+            Err(error) => {
+                log::error!("process {process} does not serve, this one goes on: {error}");
+                *own.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+        };
+        let spawned = thread::Builder::new().name(String::from("upgrade")).spawn(wait);
+        if let Err(error) = spawned {
+            // Its end of the pipe is closed with the thread's state: the new process ends.
+            log::error!("process {process} is not waited for, this one goes on: {error}");
+            *under_way = None;
+        }
+    }
+
+    /// Asks a process that is being started to end: nobody is to take this one's place.
+    pub fn abandon(&self) {
+        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(process) = *under_way {
+            conch_net::signal::ask_to_end(process);
+        }
+    }
+}
