@@ -1,8 +1,8 @@
 """One balancer over three conch servers under traffic, while servers are loaded, slowed, stopped, killed, drained and restarted.
 
-    run.py haproxy|envoy
+    run.py haproxy|envoy|placement
 
-Prints a row per phase; the exit code is 0 if no request failed, each server had its part, and the balancer did what its
+`placement` is HAProxy over servers of which two have one model and one another one. Prints a row per phase; the exit code is 0 if no request failed, each server had its part, and the balancer did what its
 configuration says. scripts/test-scale starts it."""
 
 import contextlib
@@ -30,6 +30,7 @@ def start_balancer(kind, log):
     commands = {
         "haproxy": [["haproxy", "-db", "-f", EXAMPLES / "haproxy.cfg"],
                     [sys.executable, EXAMPLES / "queue-agent", "--listen=127.0.0.1:8003", *(f"{address}:8002" for address in ADDRESSES)]],
+        "placement": [["haproxy", "-db", "-f", EXAMPLES / "placement.cfg"]],
         "envoy": [["envoy", "-c", EXAMPLES / "envoy.yaml", "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]],
     }[kind]
     return [subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.STDOUT) for command in commands]
@@ -60,8 +61,8 @@ def envoy_table():
 class Run:
     """The phases, and what they found."""
 
-    def __init__(self, kind, nodes, traffic):
-        self.kind, self.nodes, self.traffic, self.complaints = kind, nodes, traffic, []
+    def __init__(self, kind, nodes):
+        self.kind, self.nodes, self.traffic, self.complaints = kind, nodes, None, []
 
     def is_up(self, node):
         if self.kind == "haproxy":
@@ -94,7 +95,19 @@ class Run:
         if not condition:
             self.complaints.append(complaint)
 
+    def place(self):
+        """Each model is asked alone, so that whoever answers has it."""
+        for model, holders in (("m", {"conch-1", "conch-2"}), ("n", {"conch-3"})):
+            with Traffic(BRIDGE, model) as self.traffic, self.phase(f"the model {model}"):
+                time.sleep(3)  # the test itself
+            answering = {node for node, count in self.parts.items() if count}
+            self.expect(answering == holders, f"{model} was answered by {answering}")
+
     def play(self):
+        with Traffic(BRIDGE, "m") as self.traffic:
+            self.play_phases()
+
+    def play_phases(self):
         first, second, third = self.nodes
         with self.phase("steady"):
             time.sleep(4)  # the test itself
@@ -148,7 +161,7 @@ def flood(node):
     is_over = threading.Event()
 
     def ask():
-        client = HttpClient(node.address)
+        client = HttpClient(node.address, "m")
         while not is_over.is_set():
             client(1.0)
 
@@ -190,27 +203,28 @@ def main():
     kind = sys.argv[1]
     build_network()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="conch-scale-"))
-    with Repository() as repository, contextlib.ExitStack() as ends:
-        # Batches of one, two at a time: what is more waits.
-        repository.model("m", identity(batch=1, count=2, parameters={"execute_delay_ms": EXECUTION_MS}))
+    with contextlib.ExitStack() as ends:
         nodes = []
         for number in (1, 2, 3):
+            repository = ends.enter_context(Repository())
+            # Batches of one, two at a time: what is more waits.
+            name = "n" if kind == "placement" and number == 3 else "m"
+            repository.model(name, identity(batch=1, count=2, parameters={"execute_delay_ms": EXECUTION_MS}))
             nodes.append(Node(number, repository, folder))
             ends.callback(nodes[-1].kill)
         balancer = start_balancer(kind, ends.enter_context(open(folder / f"{kind}.log", "wb")))
         for process in balancer:
             ends.callback(process.wait)
             ends.callback(process.kill)
-        client = HttpClient(BRIDGE)
+        client = HttpClient(BRIDGE, "m")
 
         def answers():
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
                 return client(1.0) == 1.0
         until(answers, f"{kind} answers", 30)
         print("| balancer | phase | HTTP | gRPC | failed | p50 ms | p99 ms | longest ms | answered by 1, 2, 3 | s |\n|---|---|---|---|---|---|---|---|---|---|")
-        with Traffic(BRIDGE) as traffic:
-            run = Run(kind, nodes, traffic)
-            run.play()
+        run = Run(kind, nodes)
+        run.place() if kind == "placement" else run.play()
         if dead := [process.args for process in balancer if process.poll() is not None]:
             run.complaints.append(f"{dead} ended")
     if run.complaints:

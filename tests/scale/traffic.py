@@ -17,8 +17,8 @@ GIVES_UP_AFTER_S = 30
 class Traffic:
     """Counts of a phase: requests, failures and latencies, by protocol."""
 
-    def __init__(self, address):
-        self.address, self.is_over, self.lock = address, threading.Event(), threading.Lock()
+    def __init__(self, address, model):
+        self.address, self.model, self.is_over, self.lock = address, model, threading.Event(), threading.Lock()
         self.counts, self.failures, self.latencies = {}, [], []
         self.threads = [threading.Thread(target=self.ask_on, args=(protocol, number), daemon=True)
                         for protocol, count in (("HTTP", HTTP_CLIENTS), ("gRPC", GRPC_CLIENTS)) for number in range(count)]
@@ -34,7 +34,7 @@ class Traffic:
             thread.join(GIVES_UP_AFTER_S + 5)
 
     def ask_on(self, protocol, number):
-        ask = (HttpClient if protocol == "HTTP" else GrpcClient)(self.address)
+        ask = (HttpClient if protocol == "HTTP" else GrpcClient)(self.address, self.model)
         value = float(number)
         while not self.is_over.is_set():
             value += 16
@@ -65,12 +65,13 @@ class HttpClient:
     HEAD = (b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"parameters":{"binary_data_size":4}}],'
             b'"parameters":{"binary_data_output":true}}')
 
-    def __init__(self, address):
+    def __init__(self, address, model):
+        self.path = f"/v2/models/{model}/infer"
         self.connection = http.client.HTTPConnection(address, 8000, timeout=GIVES_UP_AFTER_S)
 
     def __call__(self, value):
         try:
-            self.connection.request("POST", "/v2/models/m/infer", self.HEAD + struct.pack("<f", value),
+            self.connection.request("POST", self.path, self.HEAD + struct.pack("<f", value),
                                     {"Inference-Header-Content-Length": str(len(self.HEAD))})
             answer = self.connection.getresponse()
             body = answer.read()
@@ -83,13 +84,14 @@ class HttpClient:
 
 
 class GrpcClient:
-    """A channel of its own."""
+    """A channel of its own. The name of the model is in the metadata as well, for balancers."""
 
-    def __init__(self, address):
+    def __init__(self, address, model):
+        self.model = model
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         self.client = grpcclient.InferenceServerClient(f"{address}:8001", channel_args=options)
 
     def __call__(self, value):
         tensor = grpcclient.InferInput("INPUT0", [1, 1], "FP32")
         tensor.set_data_from_numpy(numpy.array([[value]], dtype=numpy.float32))
-        return float(self.client.infer("m", [tensor], client_timeout=GIVES_UP_AFTER_S).as_numpy("OUTPUT0")[0, 0])
+        return float(self.client.infer(self.model, [tensor], headers={"x-model": self.model}, client_timeout=GIVES_UP_AFTER_S).as_numpy("OUTPUT0")[0, 0])
