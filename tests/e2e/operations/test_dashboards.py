@@ -270,6 +270,18 @@ class Names(BusyCase):
                     self.assert_names(rule.split("\n", 1)[0], part, samples)
 
     @conch_only
+    def test_signals_of_autoscalers(self):
+        """What the files of docs/examples/scale, and the agent among them, read of a server."""
+        self.ask_all()
+        samples, found = self.samples(), set()
+        for file in sorted((servers.ROOT / "docs/examples/scale").rglob("*")):
+            if file.suffix in ("", ".yaml") and file.is_file():
+                found |= {(file.name, name) for name in re.findall(r"\bconch_(?:inference|model)_\w+", file.read_text())}
+        self.assertEqual({file for file, _ in found}, {"adapter.yaml", "autoscaling.yaml", "queue-agent"})
+        for file, name in found:
+            self.assertIn(name, samples, file)
+
+    @conch_only
     def test_what_is_rarely_there(self):
         sources = "".join(file.read_text() for file in (servers.ROOT / "src").rglob("*.rs"))
         for name in RARE:
