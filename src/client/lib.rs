@@ -1,0 +1,30 @@
+//! What `conch infer` does: it asks a running server of the KServe v2 protocol, conch or another,
+//! over HTTP.
+//!
+//! - [`options`]: what is to be done, as the command line says it.
+//! - `http`: requests to one server, over TCP, TLS or a Unix socket.
+//! - `model`: what the server says of a model's tensors.
+//! - `tensor`, `picture`, `input`: from words and files to tensors.
+//! - `request`, `answer`, `show`: the wire, and what a terminal sees.
+//!
+//! Nothing of it runs in a server. It blocks, on the caller's thread.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod error;
+mod http;
+mod infer;
+mod input;
+mod model;
+pub mod options;
+mod picture;
+mod printable;
+mod request;
+mod show;
+mod tensor;
+mod tls;
+mod url;
+
+pub use error::ClientError;
+pub use infer::infer;
+pub use url::ServerUrl;
