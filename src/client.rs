@@ -1,10 +1,10 @@
-//! `conch infer`: a client of a running server.
+//! `conch infer` and `conch bench`: clients of a running server.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 
 use conch_client::ClientError;
-use conch_client::options::InferOptions;
+use conch_client::options::{BenchOptions, InferOptions};
 
 /// What the program ends with if its words cannot be meant.
 pub const USAGE: u8 = 2;
@@ -13,6 +13,11 @@ pub const USAGE: u8 = 2;
 pub fn infer(options: &InferOptions) -> ExitCode {
     let outcome = conch_client::infer(options, &mut std::io::stdout().lock());
     ended(&outcome)
+}
+
+/// Measures a server, and says what the program ends with.
+pub fn bench(options: &BenchOptions) -> ExitCode {
+    ended(&conch_client::bench(options, &mut std::io::stdout().lock()))
 }
 
 fn ended(outcome: &Result<(), ClientError>) -> ExitCode {

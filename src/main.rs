@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         Ok(Command::Check(command)) => return check::run(*command),
         Ok(Command::Doctor(command)) => return diagnosis::run(command),
         Ok(Command::Infer(options)) => return client::infer(&options),
+        Ok(Command::Bench(options)) => return client::bench(&options),
         Ok(Command::Completions(shell)) => return print(&conch_cli::completions(shell)),
         Ok(Command::Manual) => return print(&conch_cli::manual()),
         Err(exit) => return exit_early(&exit),

@@ -1,4 +1,12 @@
-//! The texts of `conch infer --help` and of other commands that are clients.
+//! The texts of `conch infer --help` and `conch bench --help`.
+
+/// The text of `conch bench --help`.
+pub(crate) fn bench_usage() -> String {
+    // Load is not encrypted.
+    let (server, _) = SERVER.split_once(CA).unwrap_or((SERVER, ""));
+    let server = server.replace("https://HOST:PORT or unix:/PATH", "or unix:/PATH");
+    format!("{BENCH}{TENSORS}{server}")
+}
 
 /// The text of `conch infer --help`.
 pub(crate) fn infer_usage() -> String {
@@ -28,6 +36,42 @@ Usage: conch infer MODEL [--input NAME=VALUE]... [options]
 \tThe id of the request.
 ";
 
+const BENCH: &str = "\
+Usage: conch bench MODEL [options]
+
+  Measures a running server. Requests are sent at the times that a rate asks for, whether or not
+  earlier ones are answered, and a latency counts from the time at which its request was due. One
+  rate follows the other: a line for each, and curves of latency over the rate in the end.
+  Example: conch bench identity --random --latency-limit-ms 20
+
+  The exit code is 0 if the server kept up with one of the rates, 1 if not, and 2 if the command
+  line cannot be meant. A server keeps up if all is answered well, and no more is left when the
+  rate ends than is usually in flight.
+
+  --protocol http|grpc
+\tDefault: http. gRPC is asked at http://127.0.0.1:8001 unless --url says otherwise.
+  --rates N,...
+\tOffer these rates, in requests per second. Default: double, until it is too much
+  --start-rate N
+\tThe first rate if they double. Default: 100
+  --latency-limit-ms N
+\tA rate whose 99th percentile is beyond it is too much.
+  --seconds N
+\tHow long each rate is measured. Default: 5
+  --warm-up-seconds N
+\tHow long each is offered before. Default: 1
+  --arrivals even|poisson
+\tAt equal distances, or as many independent callers come. Default: poisson
+  --connections N
+\tOver HTTP, each carries one request at a time. Default: 64, or 4 over gRPC
+  --in-flight N
+\tCalls that may be open at a time over gRPC; later ones wait, which counts. Default: 1024
+  --svg FILE
+\tDraw percentiles over the rate.
+  --json FILE
+\tWrite all figures.
+";
+
 /// What is behind it is of other commands, too.
 const TENSORS: &str = "
 Inputs:
@@ -52,6 +96,9 @@ Inputs:
 \tWhere the channels of images are, if the shape of the input does not say so.
 ";
 
+/// The option of TLS, the last of the server.
+const CA: &str = "  --ca-certificate";
+
 const SERVER: &str = "
 Server:
   --url URL
@@ -75,7 +122,7 @@ mod tests {
 
     #[test]
     fn every_option_is_explained() {
-        for (name, text) in [("infer", infer_usage())] {
+        for (name, text) in [("infer", infer_usage()), ("bench", bench_usage())] {
             let row = COMMANDS.iter().find(|command| command.name == name);
             for flag in row.unwrap().flags {
                 assert!(text.contains(&format!("\n  --{flag}")), "{name} {flag}");

@@ -12,7 +12,7 @@ pub struct CommandRow {
 }
 
 /// Every command, in the order of `--help`.
-pub const COMMANDS: [CommandRow; 5] = [
+pub const COMMANDS: [CommandRow; 6] = [
     CommandRow {
         name: CHECK,
         usage: "check REPOSITORY... [--load] [--json] [options]",
@@ -51,6 +51,35 @@ pub const COMMANDS: [CommandRow; 5] = [
         ],
     },
     CommandRow {
+        name: BENCH,
+        usage: "bench MODEL [options]",
+        summary: "Measure a running server: latencies at one rate after the other",
+        flags: &[
+            "protocol",
+            "rates",
+            "start-rate",
+            "latency-limit-ms",
+            "seconds",
+            "warm-up-seconds",
+            "arrivals",
+            "connections",
+            "in-flight",
+            "svg",
+            "json",
+            "input",
+            "zeros",
+            "random",
+            "shape",
+            "scaling",
+            "layout",
+            "url",
+            "version",
+            "parameter",
+            "header",
+            "timeout",
+        ],
+    },
+    CommandRow {
         name: COMPLETIONS,
         usage: "completions bash|zsh|fish",
         summary: "Print completions for a shell",
@@ -67,5 +96,6 @@ pub const COMMANDS: [CommandRow; 5] = [
 pub const CHECK: &str = "check";
 pub const DOCTOR: &str = "doctor";
 pub const INFER: &str = "infer";
+pub const BENCH: &str = "bench";
 pub const COMPLETIONS: &str = "completions";
 pub const MANUAL: &str = "man";

@@ -21,6 +21,8 @@ pub enum EarlyExit {
     DoctorHelp,
     /// `--help` of `conch infer`, likewise.
     InferHelp,
+    /// `--help` of `conch bench`, likewise.
+    BenchHelp,
     /// `--help` of `conch completions`, likewise.
     CompletionsHelp,
     /// `--help` of `conch man`, likewise.

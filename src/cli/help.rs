@@ -1,7 +1,7 @@
 //! The texts of `--help` and `--version`.
 
 use crate::arguments::Arguments;
-use crate::client_help::infer_usage;
+use crate::client_help::{bench_usage, infer_usage};
 use crate::command_table::COMMANDS;
 use crate::flag::{EarlyExit, Flag, FlagEffect, FlagValueKind};
 use crate::table::GROUPS;
@@ -22,6 +22,7 @@ pub fn text(exit: &EarlyExit) -> Option<String> {
         EarlyExit::CheckHelp => Some(check_usage()),
         EarlyExit::DoctorHelp => Some(String::from(DOCTOR)),
         EarlyExit::InferHelp => Some(infer_usage()),
+        EarlyExit::BenchHelp => Some(bench_usage()),
         EarlyExit::CompletionsHelp => Some(String::from(COMPLETIONS)),
         EarlyExit::ManualHelp => Some(String::from(MANUAL)),
         EarlyExit::Version => Some(version() + "\n"),
@@ -108,6 +109,7 @@ const SERVE: &str = "
   conch check says what is wrong with each model, and serves nothing: see conch check --help.
   conch doctor says what of this machine slows a server down, and how to change it.
   conch infer asks a running server, this one or another: see conch infer --help.
+  conch bench measures one: latencies at one rate after the other, see conch bench --help.
   conch completions and conch man print texts for shells and for man.
 ";
 

@@ -9,6 +9,7 @@ mod access;
 mod arguments;
 mod check;
 mod client;
+mod client_bench;
 mod client_help;
 mod client_words;
 mod cloud;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::load::{Arrivals, LoadProtocol};
 use crate::url::ServerUrl;
 
 /// A server, and how it is reached.
@@ -99,5 +100,41 @@ pub struct InferOptions {
     pub save: Option<PathBuf>,
 }
 
+/// `conch bench`.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    pub server: ConnectionOptions,
+    pub protocol: LoadProtocol,
+    pub model: String,
+    pub version: Option<String>,
+    pub tensors: TensorOptions,
+    pub parameters: Vec<(String, Value)>,
+    pub rates: RateLadder,
+    /// Of each rate.
+    pub measured: Duration,
+    pub warm_up: Duration,
+    pub arrivals: Arrivals,
+    pub connection_count: usize,
+    /// Calls that are open at a time, of all connections, over gRPC.
+    pub calls_max: usize,
+    /// Beyond this at the 99th percentile a rate is too much.
+    pub latency_limit: Option<Duration>,
+    /// A file for curves of latency over the rate.
+    pub svg: Option<PathBuf>,
+    /// A file for the figures.
+    pub json: Option<PathBuf>,
+}
+
+/// The rates that are offered, in requests per second.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RateLadder {
+    /// These.
+    Given(Vec<f64>),
+    /// Twice as much each time, until it is too much.
+    Doubling { first: f64 },
+}
+
 /// Where a server is unless the command line says otherwise.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8000";
+/// Where it speaks gRPC.
+pub const DEFAULT_GRPC_URL: &str = "http://127.0.0.1:8001";

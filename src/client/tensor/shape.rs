@@ -55,9 +55,12 @@ pub(crate) fn shown(shape: &[i64]) -> String {
 mod tests {
     use super::*;
 
+    /// What is given, what is wanted, and what is sent.
+    type ShapeCase<'c> = (&'c [i64], &'c [i64], Option<&'c [i64]>);
+
     #[test]
     fn shapes_are_completed() {
-        let table: [(&[i64], &[i64], Option<&[i64]>); 25] = [
+        let table: [ShapeCase<'_>; 25] = [
             // As it is.
             (&[2, 3], &[-1, 3], Some(&[2, 3])),
             (&[2, 3], &[2, 3], Some(&[2, 3])),

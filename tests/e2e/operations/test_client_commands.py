@@ -1,4 +1,4 @@
-"""The commands that are clients: `conch infer` against conch and against the real Triton."""
+"""The commands that are clients: `conch infer` and `conch bench` against conch and against the real Triton."""
 
 import json
 import pathlib
@@ -6,6 +6,7 @@ import re
 import shlex
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 import numpy
 from PIL import Image
@@ -179,6 +180,67 @@ class Infer(Commands):
         self.assertIn("x", self.infer("plain", "--zeros", "--output=x", code=1))
 
 
+class Bench(Commands):
+    """Counts only: how fast a server is, a test cannot say."""
+
+    @classmethod
+    def models(cls, repository):
+        repository.model("plain", identity(batch=8))
+        repository.model("scalar", identity(inputs=[("INPUT0", "STRING", (1,))]))
+
+    def bench(self, model, *words, code=0):
+        return self.client("bench", model, *words, code=code)
+
+    def counted(self, model, before):
+        return self.server.statistics(model)["inference_stats"]["success"]["count"] - before
+
+    def test_rates(self):
+        for protocol, words in (("http", ["--connections=4"]), ("grpc", ["--connections=2", "--in-flight=64"])):
+            with self.subTest(protocol):
+                before = self.counted("plain", 0)
+                svg, figures = self.folder / f"{protocol}.svg", self.folder / f"{protocol}.json"
+                told = self.bench("plain", f"--url={self.url(protocol)}", f"--protocol={protocol}", "--input=INPUT0=[1,2]", "--rates=20,40",
+                                  "--seconds=0.5", "--warm-up-seconds=0", "--arrivals=even", f"--svg={svg}", f"--json={figures}", *words)
+                document = json.loads(figures.read_text())
+                due = [rate["due"] for rate in document["rates"]]
+                self.assertEqual(due, [10, 20])
+                self.assertEqual([rate["answered"] for rate in document["rates"]], due)
+                self.assertEqual([rate["failed"] + rate["unanswered"] for rate in document["rates"]], [0, 0])
+                # One request is tried before.
+                self.assertEqual(self.counted("plain", before), sum(due) + 1)
+                self.assertEqual((document["model"], document["protocol"], document["arrivals"]), ("plain", protocol, "even"))
+                for name in ("p50_ms", "p90_ms", "p99_ms", "p99_9_ms", "max_ms"):
+                    self.assertTrue(all(rate[name] > 0 for rate in document["rates"]), document)
+                self.assertIn(" offered/s answered/s    p50 ms", told)
+                self.assertIn("requests/s", told)
+                drawing = ElementTree.parse(svg).getroot()
+                self.assertEqual(len(drawing.findall("{http://www.w3.org/2000/svg}polyline")), 4)
+
+    def test_rates_that_double(self):
+        """No server answers within a microsecond: the first rate is too much."""
+        figures = self.folder / "figures.json"
+        told = self.bench("scalar", "--random", "--start-rate=10", "--seconds=0.5", "--warm-up-seconds=0", "--latency-limit-ms=0.001",
+                          f"--json={figures}")
+        self.assertIn("keeps up with none of these rates with p99 within 0.001 ms", told)
+        rates = json.loads(figures.read_text())["rates"]
+        self.assertEqual([(rate["offered_per_second"], rate["keeps_up"]) for rate in rates], [(10, False)])
+
+    def test_errors(self):
+        short = ["--rates=10", "--seconds=0.1", "--warm-up-seconds=0"]
+        for protocol in ("http", "grpc"):
+            with self.subTest(protocol):
+                more = [f"--url={self.url(protocol)}", f"--protocol={protocol}", *short]
+                self.assertIn("Request for unknown model: 'nothing'", self.bench("nothing", "--zeros", *more, code=1))
+                self.assertIn("no value is given for input 'INPUT0'", self.bench("plain", *more, code=2))
+                told = self.bench("plain", "--zeros", "--shape=INPUT0=1,1,1", *more, code=1)
+                self.assertIn("unexpected shape for input 'INPUT0'", told)
+                absent = servers.free_port()
+                told = self.bench("plain", "--zeros", f"--url=http://127.0.0.1:{absent}", f"--protocol={protocol}", *short, code=1)
+                self.assertIn(f"error: cannot ask http://127.0.0.1:{absent}: ", told)
+        self.assertIn("load goes to http:// or unix:", self.bench("plain", "--zeros", "--url=https://localhost:1", *short, code=2))
+        self.assertIn("Usage: conch bench MODEL", self.bench("plain", "--nothing", code=2))
+
+
 @conch_only
 class OtherAddresses(Commands):
     """A Unix socket, and headers that a restriction asks for."""
@@ -201,6 +263,8 @@ class OtherAddresses(Commands):
         server.wait_for_text("serving: ")
         told = self.infer("plain", "--input=INPUT0=[1,2]", f"--url=unix:{self.socket}")
         self.assertIn("[[1.0, 2.0]]", told)
+        told = self.client("bench", "plain", "--zeros", "--rates=10", "--seconds=0.5", f"--url=unix:{self.socket}")
+        self.assertIn("keeps up with 10/s", told)
         self.assertEqual(server.terminate(), 0)
 
     def test_headers(self):
@@ -230,6 +294,7 @@ class Documented(Commands):
     """The example of docs/OPERATIONS.md."""
 
     repository_path = servers.ROOT / "docs/examples/model_repository"
+    flags = ("--model-control-mode=explicit", "--load-model=addsub")
 
     def test_the_example(self):
         text = (servers.ROOT / "docs/OPERATIONS.md").read_text()
