@@ -114,17 +114,13 @@ impl LatencyRecord {
     /// One JSON object: rates in requests per second, times in microseconds.
     pub fn report(&self, rate: f64, measured: Duration) -> String {
         let us = |latency: Duration| latency.as_nanos() as f64 / 1000.0;
-        let reasons: Vec<String> = self
-            .reasons()
-            .iter()
-            .map(|reason| format!("\"{}\"", reason.escape_default()))
-            .collect();
+        let reasons = serde_json::Value::from(self.reasons());
         format!(
             "{{\"offered_per_second\":{rate},\"answered_per_second\":{:.1},\"count\":{},\
              \"p50_us\":{:.1},\"p99_us\":{:.1},\
              \"p999_us\":{:.1},\"max_us\":{:.1},\"failed\":{},\"skipped\":{},\
              \"lost_connections\":{},\
-             \"reasons\":[{}]}}",
+             \"reasons\":{reasons}}}",
             self.answered_count as f64 / measured.as_secs_f64(),
             self.answered_count,
             us(self.latency(0.5)),
@@ -134,7 +130,6 @@ impl LatencyRecord {
             self.failed_count(),
             self.skipped_count,
             self.lost.values().sum::<u64>(),
-            reasons.join(",")
         )
     }
 }
@@ -168,6 +163,19 @@ mod tests {
         assert!(record.has_failures());
         assert_eq!(record.latency_max().as_millis() / 10, 100);
         assert_eq!(record.latency(0.5).as_millis() / 10, 10);
+    }
+
+    #[test]
+    fn the_report_is_json() {
+        let start = Instant::now();
+        let mut record = LatencyRecord::new(start);
+        record.answer(start, start + Duration::from_millis(2));
+        record.fail("no 'model' \"x\"\u{1b}");
+        let report = record.report(5.0, Duration::from_secs(2));
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["count"], 1);
+        assert_eq!(report["answered_per_second"], 0.5);
+        assert_eq!(report["reasons"][0], "1 x no 'model' \"x\"\u{1b}");
     }
 
     #[test]
