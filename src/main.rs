@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod client;
 mod diagnosis;
 mod examples;
 mod machine;
@@ -62,6 +63,8 @@ fn main() -> ExitCode {
         Ok(Command::Serve(arguments)) => *arguments,
         Ok(Command::Check(command)) => return check::run(*command),
         Ok(Command::Doctor(command)) => return diagnosis::run(command),
+        Ok(Command::Infer(options)) => return client::infer(&options),
+        Ok(Command::Bench(options)) => return client::bench(&options),
         Ok(Command::Completions(shell)) => return print(&conch_cli::completions(shell)),
         Ok(Command::Manual) => return print(&conch_cli::manual()),
         Err(exit) => return exit_early(&exit),
@@ -92,6 +95,10 @@ fn exit_early(exit: &EarlyExit) -> ExitCode {
     match exit {
         EarlyExit::Bad { flag, reason } if flag.is_empty() => refuse(reason),
         EarlyExit::Bad { flag, reason } => refuse(&format!("Bad option: \"--{flag}\".\n{reason}")),
+        EarlyExit::BadCommand(reason) => {
+            eprintln!("{reason}");
+            ExitCode::from(client::USAGE)
+        }
         EarlyExit::Clash(reason) => {
             eprintln!("{reason}");
             ExitCode::FAILURE

@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use conch_client::options::{BenchOptions, InferOptions};
+
 use crate::arguments::Arguments;
+use crate::client::parse_infer;
+use crate::client_bench::parse_bench;
 use crate::cloud::CloudVariables;
-use crate::command_table::{COMMANDS, COMPLETIONS, DOCTOR, MANUAL};
+use crate::command_table::{BENCH, COMMANDS, COMPLETIONS, DOCTOR, INFER, MANUAL};
 use crate::completions::Shell;
 use crate::flag::EarlyExit;
 use crate::parse::{parse, parse_beside};
@@ -15,6 +19,10 @@ pub enum Command {
     Serve(Box<Arguments>),
     Check(Box<CheckCommand>),
     Doctor(DoctorCommand),
+    /// Ask a running server.
+    Infer(Box<InferOptions>),
+    /// Measure a running server.
+    Bench(Box<BenchOptions>),
     /// Print completions for a shell.
     Completions(Shell),
     /// Print the man page.
@@ -49,6 +57,8 @@ pub fn parse_command(
     let is_command = |word: &String| COMMANDS.iter().any(|command| command.name == word);
     match words.next_if(is_command).as_deref() {
         Some(DOCTOR) => parse_doctor(words).map(Command::Doctor),
+        Some(INFER) => parse_infer(words).map(|infer| Command::Infer(Box::new(infer))),
+        Some(BENCH) => parse_bench(words).map(|bench| Command::Bench(Box::new(bench))),
         Some(COMPLETIONS) => parse_completions(words).map(Command::Completions),
         Some(MANUAL) => parse_manual(words),
         Some(_) => parse_check(words, environment).map(|check| Command::Check(Box::new(check))),

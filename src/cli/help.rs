@@ -1,6 +1,7 @@
 //! The texts of `--help` and `--version`.
 
 use crate::arguments::Arguments;
+use crate::client_help::{bench_usage, infer_usage};
 use crate::command_table::COMMANDS;
 use crate::flag::{EarlyExit, Flag, FlagEffect, FlagValueKind};
 use crate::table::GROUPS;
@@ -20,10 +21,12 @@ pub fn text(exit: &EarlyExit) -> Option<String> {
         EarlyExit::Help => Some(usage()),
         EarlyExit::CheckHelp => Some(check_usage()),
         EarlyExit::DoctorHelp => Some(String::from(DOCTOR)),
+        EarlyExit::InferHelp => Some(infer_usage()),
+        EarlyExit::BenchHelp => Some(bench_usage()),
         EarlyExit::CompletionsHelp => Some(String::from(COMPLETIONS)),
         EarlyExit::ManualHelp => Some(String::from(MANUAL)),
         EarlyExit::Version => Some(version() + "\n"),
-        EarlyExit::Bad { .. } | EarlyExit::Clash(_) => None,
+        EarlyExit::Bad { .. } | EarlyExit::Clash(_) | EarlyExit::BadCommand(_) => None,
     }
 }
 
@@ -105,6 +108,8 @@ const SERVE: &str = "
 
   conch check says what is wrong with each model, and serves nothing: see conch check --help.
   conch doctor says what of this machine slows a server down, and how to change it.
+  conch infer asks a running server, this one or another: see conch infer --help.
+  conch bench measures one: latencies at one rate after the other, see conch bench --help.
   conch completions and conch man print texts for shells and for man.
 ";
 

@@ -8,6 +8,10 @@
 mod access;
 mod arguments;
 mod check;
+mod client;
+mod client_bench;
+mod client_help;
+mod client_words;
 mod cloud;
 mod collector;
 mod command;

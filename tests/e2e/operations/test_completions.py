@@ -53,7 +53,7 @@ class Completions(unittest.TestCase):
             for name in ("net.onnx", "my net.onnx"):
                 open(f"{folder}/{name}", "w").close()
             self.assertEqual(sorted(self.offered("", folder=folder)),
-                             ["check", "completions", "doctor", "man", "my net.onnx", "net.onnx"])
+                             ["bench", "check", "completions", "doctor", "infer", "man", "my net.onnx", "net.onnx"])
             self.assertEqual(self.offered("--log-file", "=", "my", folder=folder), ["my net.onnx"])
             self.assertEqual(self.offered("c", folder=folder), ["check", "completions"])
 
