@@ -14,6 +14,8 @@ mod auth;
 mod blocking;
 mod coding;
 mod forward;
+#[cfg(test)]
+mod fuzz_corpus;
 mod grpc;
 mod http;
 mod metrics;
@@ -67,6 +69,16 @@ pub use vertex_ai::VertexAiOptions;
 pub mod measure {
     pub use crate::grpc::measure::grpc_message;
     pub use crate::http::measure::{http_body, http_head, http_json, http_numbers};
+}
+
+/// What fuzz targets do with their input. None of it is there in a server.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzz {
+    pub use crate::auth::fuzz::auth_file;
+    pub use crate::grpc::fuzz::grpc_infer;
+    pub use crate::http::fuzz::{http_request, json_infer};
+    pub use crate::trace::fuzz::trace_context;
 }
 
 /// How often a drain looks whether it is over.

@@ -29,6 +29,8 @@ use settings::{OwnSettings, TraceSetting};
 use slow::{RequestWatch, SlowRequests};
 
 pub(crate) use otel::context::RemoteContext;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use otel::fuzz;
 pub use otel::options::CollectorOptions;
 pub use otel::url::CollectorUrl;
 pub(crate) use record::ActiveTrace;
