@@ -12,6 +12,7 @@ mod examples;
 mod machine;
 mod poll;
 mod signals;
+mod viewer;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         Ok(Command::Serve(arguments)) => *arguments,
         Ok(Command::Check(command)) => return check::run(*command),
         Ok(Command::Doctor(command)) => return diagnosis::run(command),
+        Ok(Command::Top(command)) => return viewer::run(&command),
         Ok(Command::Completions(shell)) => return print(&conch_cli::completions(shell)),
         Ok(Command::Manual) => return print(&conch_cli::manual()),
         Err(exit) => return exit_early(&exit),

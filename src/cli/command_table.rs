@@ -12,7 +12,7 @@ pub struct CommandRow {
 }
 
 /// Every command, in the order of `--help`.
-pub const COMMANDS: [CommandRow; 4] = [
+pub const COMMANDS: [CommandRow; 5] = [
     CommandRow {
         name: CHECK,
         usage: "check REPOSITORY... [--load] [--json] [options]",
@@ -24,6 +24,12 @@ pub const COMMANDS: [CommandRow; 4] = [
         usage: "doctor [--json]",
         summary: "Say what of this machine slows a server down, and how to change it",
         flags: &["json"],
+    },
+    CommandRow {
+        name: TOP,
+        usage: "top [ADDRESS] [--once]",
+        summary: "Show in a terminal what a server with --dashboard does",
+        flags: &["once"],
     },
     CommandRow {
         name: COMPLETIONS,
@@ -41,5 +47,6 @@ pub const COMMANDS: [CommandRow; 4] = [
 
 pub const CHECK: &str = "check";
 pub const DOCTOR: &str = "doctor";
+pub const TOP: &str = "top";
 pub const COMPLETIONS: &str = "completions";
 pub const MANUAL: &str = "man";

@@ -19,6 +19,8 @@ pub enum EarlyExit {
     CheckHelp,
     /// `--help` of `conch doctor`, likewise.
     DoctorHelp,
+    /// `--help` of `conch top`, likewise.
+    TopHelp,
     /// `--help` of `conch completions`, likewise.
     CompletionsHelp,
     /// `--help` of `conch man`, likewise.
