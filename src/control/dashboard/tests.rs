@@ -1,5 +1,6 @@
 //! Documents about a server on the fake backend.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::DashboardSampler;
 use super::document::TimelineRow;
+use crate::Server;
 use crate::load_overrides::Overrides;
 use crate::loader::tests::fake::fault;
 use crate::loader::tests::{Count, options, start, submit};
 use crate::options::{ControlMode, EngineOptions};
-use crate::{PluginHost, Server};
 
 fn document(sampler: &mut DashboardSampler) -> Value {
     serde_json::from_str(&sampler.sample(&json!({ "told": true }))).unwrap()
@@ -24,7 +25,7 @@ fn execute(server: &Server, model: &str, count: usize) {
     for _ in 0..count {
         submit(server, model, &answered).unwrap();
     }
-    until(|| answered.0.load(Ordering::SeqCst) == count);
+    until("answers", || answered.0.load(Ordering::SeqCst) == count);
 }
 
 #[test]
@@ -81,21 +82,21 @@ fn loads_are_told_while_they_last() {
         ..options(&directory, &["r"])
     };
     let (host, server) = start(options);
-    let mut sampler = DashboardSampler::new(Arc::clone(&server));
-    assert_eq!(document(&mut sampler)["loads"], json!([]));
+    let sampler = RefCell::new(DashboardSampler::new(Arc::clone(&server)));
+    let told = || document(&mut sampler.borrow_mut());
+    assert_eq!(told()["loads"], json!([]));
     std::thread::scope(|scope| {
         scope.spawn(|| server.load_model("slow", Overrides::default()).unwrap());
-        until(|| document(&mut sampler)["loads"][0]["state"] == "LOADING");
-        let loads = document(&mut sampler)["loads"].clone();
+        until("a load", || told()["loads"][0]["state"] == "LOADING");
+        let loads = told()["loads"].clone();
         assert_eq!(
             (&loads[0]["name"], &loads[0]["version"]),
             (&json!("slow"), &json!("1"))
         );
         host.gate.open();
     });
-    until(|| document(&mut sampler)["loads"] == json!([]));
-    assert_eq!(document(&mut sampler)["models"][0]["name"], "slow");
-    assert!(!host.list().is_empty());
+    until("the end of the load", || told()["loads"] == json!([]));
+    assert_eq!(told()["models"][0]["name"], "slow");
     server.stop().unwrap();
 }
 
