@@ -61,7 +61,7 @@ fn a_document_tells_what_has_changed() {
     };
     assert_eq!(sum(&busy["latency"], false), 3);
     assert_eq!(sum(&busy["batches"], true), 3);
-    assert_eq!(busy["timelines"][0]["name"], "busy_0_0");
+    assert_eq!(busy["timelines"][0]["name"], "busy_0");
     assert_eq!(models[1]["success"], 0);
     assert_eq!(models[1]["latency"], json!([]));
     // Nothing since.
