@@ -122,16 +122,14 @@ class Stream(ServerCase):
         self.assertTrue(500 <= last["interval_ms"], last["interval_ms"])
 
     def test_errors_have_their_reason(self):
-        with Events(self.server) as events, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        with Events(self.server) as events:
             events.layout()
             events.next()
-            with self.server.telling_states():
-                first = pool.submit(self.infer, body("e0"), model="impatient")
-                self.server.wait_for_state("e0", "EXECUTING")
-                second = pool.submit(self.infer, body("e1"), model="impatient")
-                self.assertEqual([first.result()[0], second.result()[0]], [200, 503])
+            # One executes, and who comes with it waits too long; on a busy machine it may come too late for that.
+            until(lambda: 503 in self.infer_many("impatient", ["e"] * 4), "a refusal")
             samples = events.until(lambda found: any(of(found, "impatient", "errors")), "an error")
-        self.assertIn({"timeout": 1}, of(samples, "impatient", "errors"))
+        [errors] = [errors for errors in of(samples, "impatient", "errors") if errors]
+        self.assertEqual(list(errors), ["timeout"])
 
     def test_the_slowest_requests_tell_their_stages(self):
         with Events(self.server) as events:
