@@ -13,6 +13,7 @@ mod machine;
 mod poll;
 mod reload;
 mod signals;
+mod viewer;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Ok(Command::Doctor(command)) => return diagnosis::run(command),
         Ok(Command::Infer(options)) => return client::infer(&options),
         Ok(Command::Bench(options)) => return client::bench(&options),
+        Ok(Command::Top(command)) => return viewer::run(&command),
         Ok(Command::Completions(shell)) => return print(&conch_cli::completions(shell)),
         Ok(Command::Manual) => return print(&conch_cli::manual()),
         Err(exit) => return exit_early(&exit),

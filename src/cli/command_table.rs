@@ -12,7 +12,7 @@ pub struct CommandRow {
 }
 
 /// Every command, in the order of `--help`.
-pub const COMMANDS: [CommandRow; 6] = [
+pub const COMMANDS: [CommandRow; 7] = [
     CommandRow {
         name: CHECK,
         usage: "check REPOSITORY... [--load] [--json] [options]",
@@ -80,6 +80,12 @@ pub const COMMANDS: [CommandRow; 6] = [
         ],
     },
     CommandRow {
+        name: TOP,
+        usage: "top [ADDRESS] [--once]",
+        summary: "Show in a terminal what a server with --dashboard does",
+        flags: &["once"],
+    },
+    CommandRow {
         name: COMPLETIONS,
         usage: "completions bash|zsh|fish",
         summary: "Print completions for a shell",
@@ -97,5 +103,6 @@ pub const CHECK: &str = "check";
 pub const DOCTOR: &str = "doctor";
 pub const INFER: &str = "infer";
 pub const BENCH: &str = "bench";
+pub const TOP: &str = "top";
 pub const COMPLETIONS: &str = "completions";
 pub const MANUAL: &str = "man";

@@ -23,6 +23,8 @@ pub enum EarlyExit {
     InferHelp,
     /// `--help` of `conch bench`, likewise.
     BenchHelp,
+    /// `--help` of `conch top`, likewise.
+    TopHelp,
     /// `--help` of `conch completions`, likewise.
     CompletionsHelp,
     /// `--help` of `conch man`, likewise.

@@ -38,7 +38,7 @@ mod tests;
 
 pub use arguments::Arguments;
 pub use cloud::CloudVariables;
-pub use command::{CheckCommand, Command, DoctorCommand, parse_command};
+pub use command::{CheckCommand, Command, DoctorCommand, TopCommand, parse_command};
 pub use completions::{Shell, completions};
 pub use flag::EarlyExit;
 pub use help::{text, usage, version};

@@ -13,6 +13,7 @@ mod api;
 mod auth;
 mod blocking;
 mod coding;
+mod dashboard;
 mod forward;
 #[cfg(test)]
 mod fuzz_corpus;
@@ -45,6 +46,7 @@ use conch_log as log;
 use conch_net::ListenAddress;
 
 use acceptor::{Acceptor, ConnectionLimit};
+use dashboard::thread::DashboardThread;
 use pressure::PressureOrders;
 use shard::frontend_metrics::FrontendMetrics;
 use shard::link::{Protocol, ShardHandle, ShardMessage};
@@ -107,6 +109,7 @@ pub struct Frontend {
     acceptors: Vec<(Protocol, Acceptor)>,
     shards: Vec<ShardThread>,
     watchdog: Option<Watchdog>,
+    dashboard: Option<DashboardThread>,
     tracing: Arc<Tracing>,
 }
 
@@ -263,6 +266,7 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
     let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);
     let metrics = Arc::<FrontendMetrics>::default();
+    let dashboard = start_dashboard(&options, &server, &metrics, &tracing)?;
     let context = ShardContext {
         options: Arc::clone(&options),
         server,
@@ -270,12 +274,12 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
         orders: Arc::clone(&orders),
         waiting_shards: Arc::new(WaitingShards::new(options.shard_cpus.len())),
         metrics: Arc::clone(&metrics),
+        dashboard: dashboard.as_ref().map(DashboardThread::feed),
     };
-    let mut shards = Vec::new();
-    for (index, cpu) in options.shard_cpus.iter().enumerate() {
-        let shard = ShardThread::start(index, *cpu, context.clone(), protocols::serve)?;
-        shards.push(shard);
-    }
+    let cpus = options.shard_cpus.iter().enumerate();
+    let shards = cpus
+        .map(|(index, cpu)| ShardThread::start(index, *cpu, context.clone(), protocols::serve))
+        .collect::<Result<Vec<_>, _>>()?;
     let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
     metrics.open(&links);
     let homes = shards.iter().map(|shard| shard.cpu).collect();
@@ -294,8 +298,22 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
         acceptors,
         shards,
         watchdog: Some(watchdog),
+        dashboard,
         tracing,
     })
+}
+
+/// The thread behind the operator's page, where that is wanted and there is a port for it.
+fn start_dashboard(
+    options: &FrontendOptions,
+    server: &Arc<Server>,
+    metrics: &Arc<FrontendMetrics>,
+    tracing: &Arc<Tracing>,
+) -> Result<Option<DashboardThread>, Error> {
+    let is_wanted = options.dashboard && options.metrics.is_some();
+    is_wanted
+        .then(|| DashboardThread::start(server, metrics, tracing))
+        .transpose()
 }
 
 impl Frontend {
@@ -370,6 +388,7 @@ impl Frontend {
         }
         // Before the shards: a heartbeat to one that has ended would look like a hang.
         drop(self.watchdog.take());
+        drop(self.dashboard.take());
         let mut outcome = Ok(());
         for shard in self.shards.drain(..) {
             outcome = outcome.and(shard.stop());

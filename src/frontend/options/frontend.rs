@@ -24,6 +24,8 @@ pub struct FrontendOptions {
     pub http: Option<Endpoint>,
     pub grpc: Option<Endpoint>,
     pub metrics: Option<Endpoint>,
+    /// The metrics endpoint serves the operator's page.
+    pub dashboard: bool,
     /// The HTTP endpoint answers `/metrics` as well.
     pub metrics_on_http: bool,
     pub sagemaker: Option<Arc<SageMakerOptions>>,
@@ -105,6 +107,7 @@ impl Default for FrontendOptions {
             http: None,
             grpc: None,
             metrics: None,
+            dashboard: false,
             metrics_on_http: false,
             unix_socket_mode: None,
             sagemaker: None,
