@@ -9,7 +9,10 @@ use conch_frontend::TlsReloader;
 /// Where the thread is asked to read all files. It ends when the last copy is dropped, after what
 /// it is at: files may lie where reading takes long, and nobody waits for that.
 #[derive(Clone)]
-pub struct CertificateReload(Option<SyncSender<()>>);
+pub struct CertificateReload(Option<SyncSender<Reloaded>>);
+
+/// What is called when the files have been read.
+type Reloaded = Box<dyn FnOnce() + Send>;
 
 impl CertificateReload {
     /// Starts the thread, which also looks every `period` whether files have changed; zero: it only
@@ -22,7 +25,7 @@ impl CertificateReload {
             return Ok(CertificateReload(None));
         }
         // A request that waits already is for the files as they are then, too.
-        let (sender, requests) = sync_channel(1);
+        let (sender, requests) = sync_channel::<Reloaded>(1);
         thread::Builder::new()
             .name(String::from("certificates"))
             .spawn(move || {
@@ -32,7 +35,10 @@ impl CertificateReload {
                         false => requests.recv_timeout(period),
                     };
                     match request {
-                        Ok(()) => reloader.reload(),
+                        Ok(reloaded) => {
+                            reloader.reload();
+                            reloaded();
+                        }
                         Err(RecvTimeoutError::Timeout) => reloader.reload_changed(),
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
@@ -41,11 +47,15 @@ impl CertificateReload {
         Ok(CertificateReload(Some(sender)))
     }
 
-    /// Asks for all files to be read, changed or not. Does not block.
-    pub fn request(&self) {
-        if let Some(sender) = &self.0 {
-            // Full: as much is asked for already.
-            let _ = sender.try_send(());
+    /// Asks for all files to be read, changed or not, and calls `reloaded` when they have been, at
+    /// once where there are none. Does not block. While a request waits another adds nothing, and
+    /// its `reloaded` is dropped.
+    pub fn request(&self, reloaded: impl FnOnce() + Send + 'static) {
+        match &self.0 {
+            Some(sender) => {
+                let _ = sender.try_send(Box::new(reloaded));
+            }
+            None => reloaded(),
         }
     }
 }
