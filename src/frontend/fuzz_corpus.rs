@@ -1,4 +1,4 @@
-//! The inputs of the fuzz targets (`tests/fuzz`), and mutations of them by seed, without a fuzzer:
+//! The inputs of the fuzz targets (`tests/fuzz`), and mutations of them by seed, without fuzzer:
 //! what `scripts/fuzz` looks for in hours is looked for here in a moment, in every run of the tests.
 
 use std::path::PathBuf;

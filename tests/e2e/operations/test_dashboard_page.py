@@ -33,10 +33,10 @@ class Page(ServerCase):
                                              extra="dynamic_batching { max_queue_delay_microseconds: 3000 }"))
 
     def setUp(self):
-        """Requests of several models, as long as the test lasts."""
+        """Requests of several models, as long as the test lasts. Without a pause the impatient ones wait for longer than they may."""
         self.is_over = threading.Event()
         clients = [threading.Thread(target=self.ask, args=each, daemon=True)
-                   for each in [("batched", 0.002)] * 6 + [("quick", 0.01), ("slow", 0.3), (ODD_NAME, 0.2), ("impatient", 0.05), ("impatient", 0.05)]]
+                   for each in [("batched", 0.002)] * 6 + [("quick", 0.01), ("slow", 0.3), (ODD_NAME, 0.2), ("impatient", 0), ("impatient", 0)]]
         for client in clients:
             client.start()
         self.addCleanup(lambda: [client.join() for client in clients])
