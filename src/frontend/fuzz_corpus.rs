@@ -1,5 +1,6 @@
-//! The inputs of the fuzz targets (`tests/fuzz`), and mutations of them by seed, without fuzzer:
-//! what `scripts/fuzz` looks for in hours is looked for here in a moment, in every run of the tests.
+//! The inputs of the fuzz targets (`tests/fuzz`), and mutations of them by seed, without a
+//! fuzzer: what `scripts/fuzz` looks for in hours is looked for here in a moment, in every run of
+//! the tests.
 
 use std::path::PathBuf;
 
