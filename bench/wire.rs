@@ -39,7 +39,8 @@ pub fn request_head(bytes: &[u8]) -> Result<Option<HttpHead>, String> {
 ///
 /// # Errors
 /// The parser's text when this is not HTTP/1.1 or a length is not a number.
-pub fn response_head(bytes: &[u8]) -> Result<Option<HttpHead>, String> {
+#[cfg(test)]
+fn response_head(bytes: &[u8]) -> Result<Option<HttpHead>, String> {
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut fields);
     match response.parse(bytes).map_err(|error| error.to_string())? {

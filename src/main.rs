@@ -6,12 +6,15 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod client;
 mod diagnosis;
 mod examples;
 mod machine;
 mod poll;
 mod reload;
+mod service;
 mod signals;
+mod viewer;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -26,10 +29,12 @@ use conch_engine::Error;
 use conch_frontend::{AuthReloader, Frontend, FrontendOptions, ShardAffinity, TlsReloader};
 use conch_log as log;
 use conch_memory::{Reserve, SparseArray, unused};
+use conch_net::PassedSocket;
 use conch_net::signal::{self, Signals};
 
 use machine::MachineFacts;
 use reload::FileReload;
+use service::Service;
 use signals::SignalWatch;
 
 // Buffers come and go on different threads all the time: mimalloc returns memory across threads
@@ -62,6 +67,9 @@ fn main() -> ExitCode {
         Ok(Command::Serve(arguments)) => *arguments,
         Ok(Command::Check(command)) => return check::run(*command),
         Ok(Command::Doctor(command)) => return diagnosis::run(command),
+        Ok(Command::Infer(options)) => return client::infer(&options),
+        Ok(Command::Bench(options)) => return client::bench(&options),
+        Ok(Command::Top(command)) => return viewer::run(&command),
         Ok(Command::Completions(shell)) => return print(&conch_cli::completions(shell)),
         Ok(Command::Manual) => return print(&conch_cli::manual()),
         Err(exit) => return exit_early(&exit),
@@ -92,6 +100,10 @@ fn exit_early(exit: &EarlyExit) -> ExitCode {
     match exit {
         EarlyExit::Bad { flag, reason } if flag.is_empty() => refuse(reason),
         EarlyExit::Bad { flag, reason } => refuse(&format!("Bad option: \"--{flag}\".\n{reason}")),
+        EarlyExit::BadCommand(reason) => {
+            eprintln!("{reason}");
+            ExitCode::from(client::USAGE)
+        }
         EarlyExit::Clash(reason) => {
             eprintln!("{reason}");
             ExitCode::FAILURE
@@ -130,12 +142,15 @@ impl From<String> for StartFailure {
 
 /// Serves until a signal comes.
 fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFailure> {
+    let passed = conch_net::take_sockets(&environment)
+        .map_err(|error| format!("error: LISTEN_FDS: {error}"))?;
     start_reporting(&arguments)?;
+    let service = Arc::new(Service::new(environment("NOTIFY_SOCKET")));
     let machine = machine::prepare(&arguments).map_err(|reason| format!("error: {reason}"))?;
     // Before the first thread of a model: a signal during a long load must not leave half-started
     // backends behind.
     let signals = install_signals().map_err(handlers_failure)?;
-    let network = network_options(&arguments, &machine)
+    let network = network_options(&arguments, &machine, passed)
         .map_err(|error| format!("error: {} - {}", error.code.name(), error.message))?;
     // Loading may take minutes. It is looked at again when the models are there, by then listening.
     conch_frontend::check_addresses(&network).map_err(network_failure)?;
@@ -155,7 +170,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
         signals,
         times.exit_timeout,
         Arc::clone(&stop_request),
-        reload(files),
+        reload(files, Arc::clone(&service)),
     )
     .map_err(|error| format!("error: cannot start a thread: {error}"))?;
     let options = EngineOptions {
@@ -164,6 +179,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
         ..engine
     };
     let restrictions = network.http_restrictions.clone();
+    service.loading();
     let started = conch_ffi::start(options, arguments.plugins);
     watch.started();
     let server = match started {
@@ -193,6 +209,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
         Ok(()) => log::info!("serving: {urls}"),
         Err(_) => log::warning!("no model is served, see the error above; listening: {urls}"),
     }
+    service.ready(&urls);
     examples::print(&server, frontend.addresses(), &restrictions, models);
     // What the start needed: this thread does nothing from here on.
     unused::give_to_system();
@@ -200,6 +217,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
         .wait()
         .ok_or_else(|| String::from("error: signals cannot be read"))?;
     log::info!("{} received, stopping", signals::signal_name(number));
+    service.stopping();
     drop(poller);
     stop(&times, &server, frontend).map_err(StartFailure::from)
 }
@@ -299,13 +317,15 @@ fn stop(times: &StopTimes, server: &Server, mut frontend: Frontend) -> Result<()
 
 /// What SIGHUP does: it opens the log file by its path again, so that it may have been renamed, and
 /// has the certificates and the rules of callers read again.
-fn reload(files: FileReload) -> impl Fn() + Send + 'static {
+fn reload(files: FileReload, service: Arc<Service>) -> impl Fn() + Send + 'static {
     move || {
+        service.reloading();
         match log::reopen_file() {
             Ok(()) => log::info!("SIGHUP received, the log file is open anew"),
             Err(error) => log::error!("SIGHUP received, the log goes on as before: {error}"),
         }
-        files.request();
+        let service = Arc::clone(&service);
+        files.request(move || service.reloaded());
     }
 }
 
@@ -338,8 +358,10 @@ fn shard_calm() -> Duration {
 fn network_options(
     arguments: &Arguments,
     machine: &MachineFacts,
+    passed_sockets: Vec<PassedSocket>,
 ) -> Result<FrontendOptions, Error> {
     Ok(FrontendOptions {
+        passed_sockets,
         shard_cpus: machine.shard_cpus.clone(),
         shard_calm: shard_calm(),
         shards_spin: machine.has_spare_cpus,

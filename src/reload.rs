@@ -9,7 +9,10 @@ use conch_frontend::{AuthReloader, TlsReloader};
 /// Where the thread is asked to read all files. It ends when the last copy is dropped, after what
 /// it is at: files may lie where reading takes long, and nobody waits for that.
 #[derive(Clone)]
-pub struct FileReload(Option<SyncSender<()>>);
+pub struct FileReload(Option<SyncSender<Reloaded>>);
+
+/// What is called when the files have been read.
+type Reloaded = Box<dyn FnOnce() + Send>;
 
 impl FileReload {
     /// Starts the thread, which also looks every `period` whether files have changed; zero: it only
@@ -26,7 +29,7 @@ impl FileReload {
             return Ok(FileReload(None));
         }
         // A request that waits already is for the files as they are then, too.
-        let (sender, requests) = sync_channel(1);
+        let (sender, requests) = sync_channel::<Reloaded>(1);
         thread::Builder::new()
             .name(String::from("files"))
             .spawn(move || {
@@ -36,9 +39,10 @@ impl FileReload {
                         false => requests.recv_timeout(period),
                     };
                     match request {
-                        Ok(()) => {
+                        Ok(reloaded) => {
                             tls.reload();
                             auth.iter_mut().for_each(AuthReloader::reload);
+                            reloaded();
                         }
                         Err(RecvTimeoutError::Timeout) => {
                             tls.reload_changed();
@@ -51,11 +55,15 @@ impl FileReload {
         Ok(FileReload(Some(sender)))
     }
 
-    /// Asks for all files to be read, changed or not. Does not block.
-    pub fn request(&self) {
-        if let Some(sender) = &self.0 {
-            // Full: as much is asked for already.
-            let _ = sender.try_send(());
+    /// Asks for all files to be read, changed or not, and calls `reloaded` when they have been, at
+    /// once where there are none. Does not block. While a request waits another adds nothing, and
+    /// its `reloaded` is dropped.
+    pub fn request(&self, reloaded: impl FnOnce() + Send + 'static) {
+        match &self.0 {
+            Some(sender) => {
+                let _ = sender.try_send(Box::new(reloaded));
+            }
+            None => reloaded(),
         }
     }
 }

@@ -90,7 +90,7 @@ impl Default for Arguments {
             engine: EngineOptions::default(),
             model_files: Vec::new(),
             frontend: FrontendOptions::default(),
-            plugins: HostOptions::default(),
+            plugins: HostOptions::of_executable(std::env::current_exe().ok().as_deref()),
             listeners: Listeners::default(),
             vertex_ai_default_model: String::new(),
             grpc_tls: TlsFlags::default(),

@@ -30,6 +30,10 @@ pub fn complete(mut arguments: Arguments) -> Result<Arguments, EarlyExit> {
     let warning = arguments.listeners.resolve_metrics();
     arguments.warnings.extend(warning);
     arguments.engine.allow_metrics = arguments.listeners.metrics.is_enabled;
+    if arguments.frontend.dashboard && !arguments.listeners.metrics.is_enabled {
+        let warning = "--dashboard has no effect: it is on the port of the metrics, which is off";
+        arguments.warnings.push(String::from(warning));
+    }
     arguments.listeners.check().map_err(EarlyExit::Clash)?;
     let has_mode = arguments.frontend.unix_socket_mode.is_some();
     let warnings = arguments.listeners.unix_warnings(has_mode);

@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use conch_client::options::{BenchOptions, InferOptions};
+
 use crate::arguments::Arguments;
+use crate::client::parse_infer;
+use crate::client_bench::parse_bench;
 use crate::cloud::CloudVariables;
-use crate::command_table::{COMMANDS, COMPLETIONS, DOCTOR, MANUAL};
+use crate::command_table::{BENCH, COMMANDS, COMPLETIONS, DOCTOR, INFER, MANUAL, TOP};
 use crate::completions::Shell;
 use crate::flag::EarlyExit;
 use crate::parse::{parse, parse_beside};
@@ -15,6 +19,11 @@ pub enum Command {
     Serve(Box<Arguments>),
     Check(Box<CheckCommand>),
     Doctor(DoctorCommand),
+    /// Ask a running server.
+    Infer(Box<InferOptions>),
+    /// Measure a running server.
+    Bench(Box<BenchOptions>),
+    Top(TopCommand),
     /// Print completions for a shell.
     Completions(Shell),
     /// Print the man page.
@@ -37,6 +46,15 @@ pub struct DoctorCommand {
     pub prints_json: bool,
 }
 
+/// `conch top`: shows in a terminal what a server does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopCommand {
+    /// Of the server's metrics port, as the user wrote it; none: the usual one of this machine.
+    pub address: Option<String>,
+    /// Print one second as text.
+    pub prints_once: bool,
+}
+
 /// Reads the words after the program's name.
 ///
 /// # Errors
@@ -49,6 +67,9 @@ pub fn parse_command(
     let is_command = |word: &String| COMMANDS.iter().any(|command| command.name == word);
     match words.next_if(is_command).as_deref() {
         Some(DOCTOR) => parse_doctor(words).map(Command::Doctor),
+        Some(INFER) => parse_infer(words).map(|infer| Command::Infer(Box::new(infer))),
+        Some(BENCH) => parse_bench(words).map(|bench| Command::Bench(Box::new(bench))),
+        Some(TOP) => parse_top(words).map(Command::Top),
         Some(COMPLETIONS) => parse_completions(words).map(Command::Completions),
         Some(MANUAL) => parse_manual(words),
         Some(_) => parse_check(words, environment).map(|check| Command::Check(Box::new(check))),
@@ -99,6 +120,21 @@ fn parse_doctor(words: impl Iterator<Item = String>) -> Result<DoctorCommand, Ea
     Ok(DoctorCommand { prints_json })
 }
 
+fn parse_top(words: impl Iterator<Item = String>) -> Result<TopCommand, EarlyExit> {
+    let mut top = TopCommand::default();
+    for word in words {
+        match word.as_str() {
+            "-h" | "--help" => return Err(EarlyExit::TopHelp),
+            "--once" => top.prints_once = true,
+            address if !address.starts_with('-') && top.address.is_none() => {
+                top.address = Some(word);
+            }
+            _ => return Err(unexpected(Some(word), TOP_HINT)),
+        }
+    }
+    Ok(top)
+}
+
 fn parse_check(
     words: impl Iterator<Item = String>,
     environment: CloudVariables<'_>,
@@ -133,6 +169,7 @@ fn parse_check(
 
 const COMPLETIONS_HINT: &str = "Usage: conch completions bash|zsh|fish";
 const MANUAL_HINT: &str = "Usage: conch man";
+const TOP_HINT: &str = "Usage: conch top [ADDRESS] [--once]; 'conch top --help' tells more.";
 const DOCTOR_HINT: &str = "Usage: conch doctor [--json]; 'conch doctor --help' tells more.";
 const HINT: &str = "Usage: conch check REPOSITORY... [--load] [--json] [options]; 'conch check \
                     --help' tells more.";
@@ -193,6 +230,32 @@ mod tests {
                 panic!("{line}");
             };
             assert!(reason.contains("Usage: conch doctor"), "{line}: {reason}");
+        }
+    }
+
+    #[test]
+    fn top_takes_an_address() {
+        for (line, address, prints_once) in [
+            ("top", None, false),
+            ("top --once", None, true),
+            ("top host:8002 --once", Some("host:8002"), true),
+            ("top unix:/a", Some("unix:/a"), false),
+        ] {
+            let expected = TopCommand {
+                address: address.map(String::from),
+                prints_once,
+            };
+            match parsed(line) {
+                Ok(Command::Top(top)) => assert_eq!(top, expected, "{line}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+        assert_eq!(parsed("top --help").unwrap_err(), EarlyExit::TopHelp);
+        for line in ["top a b", "top --once=1", "top -x"] {
+            let Err(EarlyExit::Bad { reason, .. }) = parsed(line) else {
+                panic!("{line}");
+            };
+            assert!(reason.contains("Usage: conch top"), "{line}: {reason}");
         }
     }
 

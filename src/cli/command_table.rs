@@ -12,7 +12,7 @@ pub struct CommandRow {
 }
 
 /// Every command, in the order of `--help`.
-pub const COMMANDS: [CommandRow; 4] = [
+pub const COMMANDS: [CommandRow; 7] = [
     CommandRow {
         name: CHECK,
         usage: "check REPOSITORY... [--load] [--json] [options]",
@@ -24,6 +24,66 @@ pub const COMMANDS: [CommandRow; 4] = [
         usage: "doctor [--json]",
         summary: "Say what of this machine slows a server down, and how to change it",
         flags: &["json"],
+    },
+    CommandRow {
+        name: INFER,
+        usage: "infer MODEL [--input NAME=VALUE]... [options]",
+        summary: "Ask a running server, and print its answer",
+        flags: &[
+            "output",
+            "classes",
+            "save",
+            "json",
+            "no-binary",
+            "id",
+            "input",
+            "zeros",
+            "random",
+            "shape",
+            "scaling",
+            "layout",
+            "url",
+            "version",
+            "parameter",
+            "header",
+            "timeout",
+            "ca-certificate",
+        ],
+    },
+    CommandRow {
+        name: BENCH,
+        usage: "bench MODEL [options]",
+        summary: "Measure a running server: latencies at one rate after the other",
+        flags: &[
+            "protocol",
+            "rates",
+            "start-rate",
+            "latency-limit-ms",
+            "seconds",
+            "warm-up-seconds",
+            "arrivals",
+            "connections",
+            "in-flight",
+            "svg",
+            "json",
+            "input",
+            "zeros",
+            "random",
+            "shape",
+            "scaling",
+            "layout",
+            "url",
+            "version",
+            "parameter",
+            "header",
+            "timeout",
+        ],
+    },
+    CommandRow {
+        name: TOP,
+        usage: "top [ADDRESS] [--once]",
+        summary: "Show in a terminal what a server with --dashboard does",
+        flags: &["once"],
     },
     CommandRow {
         name: COMPLETIONS,
@@ -41,5 +101,8 @@ pub const COMMANDS: [CommandRow; 4] = [
 
 pub const CHECK: &str = "check";
 pub const DOCTOR: &str = "doctor";
+pub const INFER: &str = "infer";
+pub const BENCH: &str = "bench";
+pub const TOP: &str = "top";
 pub const COMPLETIONS: &str = "completions";
 pub const MANUAL: &str = "man";

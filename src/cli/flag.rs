@@ -19,6 +19,12 @@ pub enum EarlyExit {
     CheckHelp,
     /// `--help` of `conch doctor`, likewise.
     DoctorHelp,
+    /// `--help` of `conch infer`, likewise.
+    InferHelp,
+    /// `--help` of `conch bench`, likewise.
+    BenchHelp,
+    /// `--help` of `conch top`, likewise.
+    TopHelp,
     /// `--help` of `conch completions`, likewise.
     CompletionsHelp,
     /// `--help` of `conch man`, likewise.
@@ -29,6 +35,8 @@ pub enum EarlyExit {
     Bad { flag: String, reason: String },
     /// Flags that do not go together: the reason to standard error, exit 1.
     Clash(String),
+    /// Words of a client that cannot be meant: the reason to standard error, exit 2.
+    BadCommand(String),
 }
 
 /// One row of the table.

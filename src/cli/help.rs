@@ -1,6 +1,7 @@
 //! The texts of `--help` and `--version`.
 
 use crate::arguments::Arguments;
+use crate::client_help::{bench_usage, infer_usage};
 use crate::command_table::COMMANDS;
 use crate::flag::{EarlyExit, Flag, FlagEffect, FlagValueKind};
 use crate::table::GROUPS;
@@ -20,10 +21,13 @@ pub fn text(exit: &EarlyExit) -> Option<String> {
         EarlyExit::Help => Some(usage()),
         EarlyExit::CheckHelp => Some(check_usage()),
         EarlyExit::DoctorHelp => Some(String::from(DOCTOR)),
+        EarlyExit::InferHelp => Some(infer_usage()),
+        EarlyExit::BenchHelp => Some(bench_usage()),
+        EarlyExit::TopHelp => Some(String::from(TOP)),
         EarlyExit::CompletionsHelp => Some(String::from(COMPLETIONS)),
         EarlyExit::ManualHelp => Some(String::from(MANUAL)),
         EarlyExit::Version => Some(version() + "\n"),
-        EarlyExit::Bad { .. } | EarlyExit::Clash(_) => None,
+        EarlyExit::Bad { .. } | EarlyExit::Clash(_) | EarlyExit::BadCommand(_) => None,
     }
 }
 
@@ -105,6 +109,9 @@ const SERVE: &str = "
 
   conch check says what is wrong with each model, and serves nothing: see conch check --help.
   conch doctor says what of this machine slows a server down, and how to change it.
+  conch infer asks a running server, this one or another: see conch infer --help.
+  conch bench measures one: latencies at one rate after the other, see conch bench --help.
+  conch top shows in a terminal what a server with --dashboard does.
   conch completions and conch man print texts for shells and for man.
 ";
 
@@ -177,6 +184,20 @@ Usage: conch doctor [--json]
   --json
 \tPrint one JSON document: findings with subject, state (OK, NOTE, WARNING or FAILED), seen and
 \tadvice.
+";
+
+const TOP: &str = "\
+Usage: conch top [ADDRESS] [--once]
+
+  Shows in a terminal, second by second, what a server does that was started with --dashboard:
+  requests, latencies, queues and batches of each model, instances, errors, memory, connections,
+  loads in progress and the slowest requests. Up and down choose a model, q ends.
+
+  ADDRESS is that of its metrics port: [http://]host[:port] or unix:<path>.
+\tDefault: http://localhost:8002.
+
+  --once
+\tPrint one second as text, for scripts. The exit code is 1 if the server cannot be asked.
 ";
 
 /// Flags that change what a check sees.

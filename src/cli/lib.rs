@@ -8,6 +8,10 @@
 mod access;
 mod arguments;
 mod check;
+mod client;
+mod client_bench;
+mod client_help;
+mod client_words;
 mod cloud;
 mod collector;
 mod command;
@@ -34,7 +38,7 @@ mod tests;
 
 pub use arguments::Arguments;
 pub use cloud::CloudVariables;
-pub use command::{CheckCommand, Command, DoctorCommand, parse_command};
+pub use command::{CheckCommand, Command, DoctorCommand, TopCommand, parse_command};
 pub use completions::{Shell, completions};
 pub use flag::EarlyExit;
 pub use help::{text, usage, version};

@@ -98,6 +98,8 @@ The server is no longer ready, finishes what is in flight, and ends.
 The log file is opened by its path again, and certificates are read again.
 .SH EXIT STATUS
 0 after a stop that was asked for; 1 if the server could not start, or could not stop in time.
+Of a command that asks a server: 0 for an answer, 1 if there is none,
+2 for words that cannot be meant.
 .SH EXAMPLES
 .TP
 .B conch net.onnx

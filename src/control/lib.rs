@@ -9,6 +9,7 @@
 
 pub mod agents;
 pub mod check;
+pub mod dashboard;
 pub mod documents;
 pub mod example_request;
 mod gpu_watch;

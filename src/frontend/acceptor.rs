@@ -43,12 +43,11 @@ pub(crate) struct Acceptor {
 impl Acceptor {
     /// Starts dealing connections of `listener` to the shards behind `links`.
     pub(crate) fn start(
-        listener: Listener,
+        listener: Arc<Listener>,
         protocol: Protocol,
         links: Vec<Arc<ShardHandle>>,
         limit: ConnectionLimit,
     ) -> Result<Acceptor, Error> {
-        let listener = Arc::new(listener);
         let is_stopped = Arc::new(AtomicBool::new(false));
         let (own_listener, own_flag) = (Arc::clone(&listener), Arc::clone(&is_stopped));
         let name = match protocol {

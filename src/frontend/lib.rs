@@ -13,9 +13,13 @@ mod api;
 mod auth;
 mod blocking;
 mod coding;
+mod dashboard;
 mod forward;
+#[cfg(test)]
+mod fuzz_corpus;
 mod grpc;
 mod http;
+mod listening;
 mod metrics;
 mod options;
 mod peer;
@@ -43,6 +47,7 @@ use conch_log as log;
 use conch_net::ListenAddress;
 
 use acceptor::{Acceptor, ConnectionLimit};
+use dashboard::thread::DashboardThread;
 use pressure::PressureOrders;
 use shard::frontend_metrics::FrontendMetrics;
 use shard::link::{Protocol, ShardHandle, ShardMessage};
@@ -55,6 +60,7 @@ pub use auth::{AuthConfig, AuthReloader};
 pub use forward::HeaderPattern;
 pub use grpc::ServerDelays;
 pub use http::cors::AllowedOrigins;
+pub use listening::check_addresses;
 pub use options::{CompressionLevel, Endpoint, FrontendOptions, GrpcConnections, ShardAffinity};
 pub use sagemaker::{InferenceType, SageMakerOptions};
 pub use shard::LOCKED_BYTES_MIN;
@@ -67,6 +73,16 @@ pub use vertex_ai::VertexAiOptions;
 pub mod measure {
     pub use crate::grpc::measure::grpc_message;
     pub use crate::http::measure::{http_body, http_head, http_json, http_numbers};
+}
+
+/// What fuzz targets do with their input. None of it is there in a server.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzz {
+    pub use crate::auth::fuzz::auth_file;
+    pub use crate::grpc::fuzz::grpc_infer;
+    pub use crate::http::fuzz::{http_request, json_infer};
+    pub use crate::trace::fuzz::trace_context;
 }
 
 /// How often a drain looks whether it is over.
@@ -95,6 +111,7 @@ pub struct Frontend {
     acceptors: Vec<(Protocol, Acceptor)>,
     shards: Vec<ShardThread>,
     watchdog: Option<Watchdog>,
+    dashboard: Option<DashboardThread>,
     tracing: Arc<Tracing>,
 }
 
@@ -106,6 +123,22 @@ impl Addresses {
             has_metrics_https: options.metrics_tls.is_some(),
             ..Addresses::default()
         }
+    }
+
+    /// Notes an address of a service and tells it; of several, the first is where clients are sent.
+    fn note(&mut self, protocol: Protocol, address: &ListenAddress) {
+        let (place, service) = match protocol {
+            Protocol::Http => (&mut self.http, "HTTPService"),
+            Protocol::Grpc => {
+                grpc::note_handlers();
+                (&mut self.grpc, "GRPCInferenceService")
+            }
+            Protocol::SageMaker => (&mut self.sagemaker, "Sagemaker HTTPService"),
+            Protocol::VertexAi => (&mut self.vertex_ai, "Vertex AI HTTPService"),
+            Protocol::Metrics => (&mut self.metrics, "Metrics Service"),
+        };
+        log::info!("Started {service} at {address}");
+        place.get_or_insert_with(|| address.clone());
     }
 
     /// Where clients reach each service, in words for the log.
@@ -142,66 +175,6 @@ impl Addresses {
     }
 }
 
-/// The listeners that `options` ask for, in the order in which upstream starts them.
-fn endpoints(options: &FrontendOptions) -> Vec<(Protocol, &Endpoint)> {
-    let sagemaker = options.sagemaker.as_ref().map(|it| &it.endpoint);
-    let vertex_ai = options.vertex_ai.as_ref().map(|it| &it.endpoint);
-    let endpoints = [
-        (Protocol::Grpc, options.grpc.as_ref()),
-        (Protocol::Http, options.http.as_ref()),
-        (Protocol::SageMaker, sagemaker),
-        (Protocol::VertexAi, vertex_ai),
-        (Protocol::Metrics, options.metrics.as_ref()),
-    ];
-    let wanted = endpoints.into_iter();
-    wanted
-        .filter_map(|(protocol, endpoint)| Some((protocol, endpoint?)))
-        .collect()
-}
-
-/// Looks whether [`start`] will get its addresses, so that a server which will not does not load
-/// its models first. Blocks on the resolution of names.
-///
-/// # Errors
-/// UNAVAILABLE in upstream's words for the first that cannot be had.
-pub fn check_addresses(options: &FrontendOptions) -> Result<(), Error> {
-    for (protocol, endpoint) in endpoints(options) {
-        endpoint
-            .check()
-            .map_err(|error| refused(protocol, endpoint, &error))?;
-    }
-    Ok(())
-}
-
-/// A service that cannot listen.
-fn refused(protocol: Protocol, endpoint: &Endpoint, error: &std::io::Error) -> Error {
-    let reason = match error.kind() {
-        // With upstream's blank at its end.
-        std::io::ErrorKind::AddrInUse => {
-            format!("Socket '{endpoint}' already in use ")
-        }
-        _ => error.to_string(),
-    };
-    failed_to_start(protocol, &Error::unavailable(reason))
-}
-
-fn failed_to_start(protocol: Protocol, error: &Error) -> Error {
-    let service = match protocol {
-        Protocol::Http => "HTTP",
-        Protocol::Grpc => "GRPC",
-        Protocol::Metrics => "Metrics",
-        Protocol::SageMaker => "Sagemaker",
-        Protocol::VertexAi => "Vertex AI",
-    };
-    let reason = format!("{} - {}", error.code.name(), error.message);
-    let error = Error::new(
-        error.code,
-        format!("failed to start {service} service: {reason}"),
-    );
-    log::error!("{}", error.message);
-    error
-}
-
 /// Binds and serves. Blocks only while sockets and threads are made.
 ///
 /// # Errors
@@ -212,45 +185,19 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     if let Some(vertex_ai) = &mut options.vertex_ai {
         Arc::make_mut(vertex_ai)
             .resolve_default_model(&server)
-            .map_err(|error| failed_to_start(Protocol::VertexAi, &error))?;
+            .map_err(|error| listening::failed_to_start(Protocol::VertexAi, &error))?;
     }
-    let mut listeners = Vec::new();
     let mut addresses = Addresses::none_of(&options);
-    for (protocol, endpoint) in endpoints(&options) {
-        let listener = endpoint
-            .bind(options.unix_socket_mode)
-            .map_err(|error| refused(protocol, endpoint, &error))?;
-        let address = listener.address().clone();
-        match protocol {
-            Protocol::Http => {
-                log::info!("Started HTTPService at {address}");
-                addresses.http = Some(address);
-            }
-            Protocol::Grpc => {
-                grpc::note_handlers();
-                log::info!("Started GRPCInferenceService at {address}");
-                addresses.grpc = Some(address);
-            }
-            Protocol::SageMaker => {
-                log::info!("Started Sagemaker HTTPService at {address}");
-                addresses.sagemaker = Some(address);
-            }
-            Protocol::VertexAi => {
-                log::info!("Started Vertex AI HTTPService at {address}");
-                addresses.vertex_ai = Some(address);
-            }
-            Protocol::Metrics => {
-                log::info!("Started Metrics Service at {address}");
-                addresses.metrics = Some(address);
-            }
-        }
-        listeners.push((protocol, listener));
+    let listeners = listening::open(&options)?;
+    for (protocol, listener) in &listeners {
+        addresses.note(*protocol, listener.address());
     }
     let tracing = Tracing::start(&options.trace, options.slow_request)?;
     let options = Arc::new(options);
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
     let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);
     let metrics = Arc::<FrontendMetrics>::default();
+    let dashboard = start_dashboard(&options, &server, &metrics, &tracing)?;
     let context = ShardContext {
         options: Arc::clone(&options),
         server,
@@ -258,12 +205,12 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
         orders: Arc::clone(&orders),
         waiting_shards: Arc::new(WaitingShards::new(options.shard_cpus.len())),
         metrics: Arc::clone(&metrics),
+        dashboard: dashboard.as_ref().map(DashboardThread::feed),
     };
-    let mut shards = Vec::new();
-    for (index, cpu) in options.shard_cpus.iter().enumerate() {
-        let shard = ShardThread::start(index, *cpu, context.clone(), protocols::serve)?;
-        shards.push(shard);
-    }
+    let cpus = options.shard_cpus.iter().enumerate();
+    let shards = cpus
+        .map(|(index, cpu)| ShardThread::start(index, *cpu, context.clone(), protocols::serve))
+        .collect::<Result<Vec<_>, _>>()?;
     let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
     metrics.open(&links);
     let homes = shards.iter().map(|shard| shard.cpu).collect();
@@ -282,8 +229,22 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
         acceptors,
         shards,
         watchdog: Some(watchdog),
+        dashboard,
         tracing,
     })
+}
+
+/// The thread behind the operator's page, where that is wanted and there is a port for it.
+fn start_dashboard(
+    options: &FrontendOptions,
+    server: &Arc<Server>,
+    metrics: &Arc<FrontendMetrics>,
+    tracing: &Arc<Tracing>,
+) -> Result<Option<DashboardThread>, Error> {
+    let is_wanted = options.dashboard && options.metrics.is_some();
+    is_wanted
+        .then(|| DashboardThread::start(server, metrics, tracing))
+        .transpose()
 }
 
 impl Frontend {
@@ -375,6 +336,7 @@ impl Frontend {
         }
         // Before the shards: a heartbeat to one that has ended would look like a hang.
         drop(self.watchdog.take());
+        drop(self.dashboard.take());
         let mut outcome = Ok(());
         for shard in self.shards.drain(..) {
             outcome = outcome.and(shard.stop());

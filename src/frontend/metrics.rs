@@ -1,14 +1,16 @@
-//! The metrics listener: `GET /metrics` on a port of its own.
+//! The metrics listener: `GET /metrics` on a port of its own, and the operator's page.
 
 use std::rc::Rc;
 
 use crate::access::{Access, GrantedRoute, GuardedRoute, ModelScope};
+use crate::dashboard::page;
+use crate::dashboard::source::FeedSource;
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::connection::{
     self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody,
 };
 use crate::http::head::{HttpMethod, RequestHead};
-use crate::http::metrics_page::{is_page, page};
+use crate::http::metrics_page::{self, is_page};
 use crate::options::FrontendOptions;
 use crate::shard::{ConnectionGuard, Shard, ShardStream};
 use crate::tls::TlsConfig;
@@ -23,13 +25,17 @@ struct MetricsService;
 /// What a path of this listener names.
 enum MetricsRoute {
     Page,
+    Dashboard,
+    DashboardEvents,
     Other,
 }
 
 impl GuardedRoute for MetricsRoute {
     fn access(&self) -> Access {
         match self {
-            MetricsRoute::Page => Access::Metrics,
+            MetricsRoute::Page | MetricsRoute::Dashboard | MetricsRoute::DashboardEvents => {
+                Access::Metrics
+            }
             MetricsRoute::Other => Access::Open,
         }
     }
@@ -41,6 +47,7 @@ impl GuardedRoute for MetricsRoute {
 
 enum MetricsPlan {
     Text,
+    Events,
     Answer(Box<HttpResponse>),
 }
 
@@ -53,30 +60,41 @@ impl HttpService for MetricsService {
     }
 
     fn route(&self, _shard: &Shard, head: &RequestHead<'_>) -> MetricsRoute {
-        match is_page(head.path) {
-            true => MetricsRoute::Page,
-            false => MetricsRoute::Other,
+        match head.path {
+            path if is_page(path) => MetricsRoute::Page,
+            "/dashboard" | "/dashboard/" => MetricsRoute::Dashboard,
+            "/dashboard/events" => MetricsRoute::DashboardEvents,
+            _ => MetricsRoute::Other,
         }
     }
 
     fn plan(
         &self,
-        _shard: &Rc<Shard>,
+        shard: &Rc<Shard>,
         head: &RequestHead<'_>,
         route: GrantedRoute<MetricsRoute>,
     ) -> MetricsPlan {
-        match (head.method, route.into_inner()) {
-            (HttpMethod::Get | HttpMethod::Head, MetricsRoute::Page) => MetricsPlan::Text,
-            // As upstream: any other page is there, and empty.
-            (HttpMethod::Get | HttpMethod::Head, _) => {
-                MetricsPlan::Answer(Box::new(HttpResponse::empty(200)))
+        let is_shown = shard.dashboard.is_some();
+        let answer = match (head.method, route.into_inner()) {
+            (HttpMethod::Get | HttpMethod::Head, MetricsRoute::Page) => return MetricsPlan::Text,
+            (HttpMethod::Get, MetricsRoute::DashboardEvents) if is_shown => {
+                return MetricsPlan::Events;
             }
-            _ => MetricsPlan::Answer(Box::new(HttpResponse::failure(
-                405,
-                ContentType::Plain,
-                "Method Not Allowed",
-            ))),
-        }
+            (HttpMethod::Head, MetricsRoute::DashboardEvents) if is_shown => {
+                page::events_response()
+            }
+            (HttpMethod::Get | HttpMethod::Head, MetricsRoute::Dashboard) if is_shown => {
+                page::page()
+            }
+            (
+                HttpMethod::Get | HttpMethod::Head,
+                MetricsRoute::Dashboard | MetricsRoute::DashboardEvents,
+            ) => page::page_off(),
+            // As upstream: any other page is there, and empty.
+            (HttpMethod::Get | HttpMethod::Head, MetricsRoute::Other) => HttpResponse::empty(200),
+            _ => HttpResponse::failure(405, ContentType::Plain, "Method Not Allowed"),
+        };
+        MetricsPlan::Answer(Box::new(answer))
     }
 
     fn plan_refusal(&self, answer: HttpResponse) -> MetricsPlan {
@@ -100,7 +118,20 @@ impl HttpService for MetricsService {
     ) -> Result<HttpResponse, ConnectionClosed> {
         Ok(match plan {
             MetricsPlan::Answer(answer) => *answer,
-            MetricsPlan::Text => page(&connection.shard).await,
+            MetricsPlan::Text => metrics_page::page(&connection.shard).await,
+            MetricsPlan::Events => begin_events(connection),
         })
+    }
+}
+
+/// Has the connection send events until its client goes away, if there is room for one more.
+fn begin_events(connection: &mut HttpConnection) -> HttpResponse {
+    let feed = connection.shard.dashboard.as_ref();
+    match feed.and_then(|feed| feed.join()) {
+        Some(client) => {
+            connection.stream_from(FeedSource::new(client));
+            page::events_response()
+        }
+        None => page::events_refused(),
     }
 }

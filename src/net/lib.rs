@@ -11,7 +11,9 @@ pub mod limits;
 mod listener;
 pub mod machine;
 mod output;
+mod passed;
 pub mod ring;
+mod service_manager;
 pub mod signal;
 mod socket;
 mod socket_file;
@@ -21,6 +23,8 @@ mod wake_event;
 
 pub use listener::{ListenAddress, Listener};
 pub use output::take_stdout;
+pub use passed::{PassedSocket, take_sockets};
+pub use service_manager::{ServiceManager, monotonic_us};
 pub use socket::{
     abort, adopt, finish_sending, is_reset, peer_address, peer_user, receive, receive_vectored,
     send_vectored, set_nodelay, stop_receiving, stop_transfer, wait_readable,

@@ -1,14 +1,22 @@
-//! Listening sockets: of TCP, and of the file system.
+//! Listening sockets: of TCP, and of the file system; bound here, or passed by whoever started the
+//! process.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
 
 use crate::socket_file::UnixSocketFile;
+use crate::wake_event::WakeEvent;
 
 /// Pending connections that the kernel keeps for us; it lowers this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -41,13 +49,16 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// A listening socket in blocking mode. Closed on drop.
+/// A listening socket. Closed on drop.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     address: ListenAddress,
     /// Of a Unix socket: removed with the listener.
     _file: Option<UnixSocketFile>,
+    /// Of a socket that others hold as well: ends a wait, in place of shutting the socket down for
+    /// all of them.
+    end: Option<WakeEvent>,
 }
 
 impl Listener {
@@ -77,6 +88,36 @@ impl Listener {
             socket,
             address: ListenAddress::Unix(path.to_owned()),
             _file: Some(file),
+            end: None,
+        })
+    }
+
+    /// Accepts from a socket that listens already, and that others hold as well: it goes on
+    /// listening when this value has been shut down, and its file is not removed. It does not block
+    /// any more, for nobody who holds it.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is no stream socket that listens.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Listener> {
+        let listens = sockopt::socket_type(&socket).is_ok_and(|it| it == SocketType::STREAM)
+            && sockopt::socket_acceptconn(&socket).unwrap_or(false);
+        let refuse = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        if !listens {
+            return Err(refuse("it is no stream socket that listens"));
+        }
+        let bound = rustix::net::getsockname(&socket)?;
+        let address =
+            address_of(&bound).ok_or_else(|| refuse("it is neither of TCP nor a Unix socket"))?;
+        if address.tcp().is_some() {
+            sockopt::set_socket_keepalive(&socket, true)?;
+        }
+        // Where several processes wait, one gets the connection and the others must not block.
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Listener {
+            socket,
+            address,
+            _file: None,
+            end: Some(WakeEvent::new()?),
         })
     }
 
@@ -131,6 +172,7 @@ impl Listener {
             socket: listener.into(),
             address: ListenAddress::Tcp(address),
             _file: None,
+            end: None,
         })
     }
 
@@ -145,18 +187,55 @@ impl Listener {
     /// # Errors
     /// `EINVAL` after [`Listener::shut_down`]; `EMFILE` and the like when the system has no room.
     pub fn accept(&self) -> io::Result<OwnedFd> {
-        Ok(rustix::net::accept_with(
-            &self.socket,
-            SocketFlags::CLOEXEC,
-        )?)
+        let accept = || rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC);
+        let Some(end) = &self.end else {
+            return Ok(accept()?);
+        };
+        loop {
+            let mut watched = [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(end, PollFlags::IN),
+            ];
+            match rustix::event::poll(&mut watched, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if watched[1].revents().contains(PollFlags::IN) {
+                return Err(Errno::INVAL.into());
+            }
+            match accept() {
+                // The client is gone, or another process has it.
+                Err(Errno::AGAIN) => {}
+                accepted => return Ok(accepted?),
+            }
+        }
     }
 
     /// Ends a pending and every later [`Listener::accept`], from any thread; later connection
-    /// attempts are refused.
+    /// attempts are refused, or, where the socket is another's as well, wait for who accepts next.
     pub fn shut_down(&self) {
+        if let Some(end) = &self.end {
+            end.raise();
+            return;
+        }
         // A socket that is shut down already says so, which is of no interest here.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
+}
+
+/// Where clients connect to a bound socket; none of another kind.
+fn address_of(bound: &SocketAddrAny) -> Option<ListenAddress> {
+    if let Ok(address) = SocketAddr::try_from(bound.clone()) {
+        return Some(ListenAddress::Tcp(address));
+    }
+    let address = SocketAddrUnix::try_from(bound.clone()).ok()?;
+    let name = match (address.path_bytes(), address.abstract_name()) {
+        (Some(path), _) => PathBuf::from(OsStr::from_bytes(path)),
+        // As systemd and ss write it.
+        (None, Some(name)) => PathBuf::from(format!("@{}", String::from_utf8_lossy(name))),
+        (None, None) => return None,
+    };
+    Some(ListenAddress::Unix(name))
 }
 
 fn unix_error(path: &Path, error: &io::Error) -> io::Error {
@@ -187,12 +266,13 @@ fn bind_one(address: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::io::{Errno, FdFlags};
+    use rustix::io::FdFlags;
     use std::io::Write;
     use std::net::TcpStream;
     use std::os::fd::AsRawFd;
+    use std::os::linux::net::SocketAddrExt;
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{self as unix, UnixStream};
     use std::time::Duration;
 
     fn tcp(listener: &Listener) -> SocketAddr {
@@ -238,6 +318,44 @@ mod tests {
         let shared = Listener::bind("127.0.0.1", 0, true).unwrap();
         Listener::bind("127.0.0.1", tcp(&shared).port(), true).unwrap();
         assert!(Listener::bind("not a host name", 0, false).is_err());
+    }
+
+    #[test]
+    fn an_adopted_socket_outlives_its_listener() {
+        let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = held.local_addr().unwrap();
+        let listener = Listener::adopt(held.try_clone().unwrap().into()).unwrap();
+        assert_eq!(tcp(&listener), address);
+        let _first = TcpStream::connect(address).unwrap();
+        listener.accept().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| listener.accept().unwrap_err().raw_os_error());
+            std::thread::sleep(Duration::from_millis(20));
+            listener.shut_down();
+            assert_eq!(waiting.join().unwrap(), Some(Errno::INVAL.raw_os_error()));
+        });
+        // Waits for whoever accepts next.
+        let _second = TcpStream::connect(address).unwrap();
+        assert!(listener.accept().is_err());
+        drop(listener);
+        Listener::adopt(held.into()).unwrap().accept().unwrap();
+    }
+
+    #[test]
+    fn only_sockets_that_listen_are_adopted() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connected = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for other in [connected.into(), datagrams.into(), file.into()] {
+            let error = Listener::adopt(other).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+        let name = format!("conch-net-adopt-{}", std::process::id());
+        let address = unix::SocketAddr::from_abstract_name(&name).unwrap();
+        let abstract_one = unix::UnixListener::bind_addr(&address).unwrap();
+        let adopted = Listener::adopt(abstract_one.into()).unwrap();
+        assert_eq!(adopted.address().to_string(), format!("unix:@{name}"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What wakes a thread that sleeps on a ring.
+//! What wakes a thread that sleeps on a ring, or that waits for connections.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::EventfdFlags;
 
@@ -30,5 +30,11 @@ impl WakeEvent {
 impl AsRawFd for WakeEvent {
     fn as_raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()
+    }
+}
+
+impl AsFd for WakeEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }

@@ -107,7 +107,7 @@ class Server:
     """One running server. Use it as a context manager: leaving stops it and checks that it ended well."""
 
     def __init__(self, repository, *flags, kind="conch", prefix=(), environment=None, ready_within=60, backends=None,
-                 expect_ready=True, ready_headers=None, tls=None):
+                 expect_ready=True, ready_headers=None, tls=None, pass_fds=()):
         backends = backends or os.environ.get("CONCH_TEST_BACKENDS")
         self.kind, self.lines, self.ports = kind, [], {}
         self.ready_headers = ready_headers  # where the readiness is restricted
@@ -133,7 +133,7 @@ class Server:
         self.command = [*prefix, *program, *arguments, *flags]
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
-            self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=pass_fds,
             env={**os.environ, **(environment or {})})
         self._readers = [threading.Thread(target=self._read, args=(stream,), daemon=True)
                          for stream in (self.process.stdout, self.process.stderr)]

@@ -14,6 +14,7 @@ pub const LIBRARY: LibraryPlace = LibraryPlace {
     variable: "CONCH_DALI_LIBRARY",
     settings: &["library"],
     stem: "libdali.so",
+    package: None,
 };
 
 /// Model parameter: threads of a pipeline.

@@ -5,7 +5,7 @@ use conch_control::metrics::parse_quantiles;
 use super::row::served;
 use crate::arguments::Arguments;
 use crate::flag::Flag;
-use crate::flag::FlagValueKind::{Bool, Int, Text};
+use crate::flag::FlagValueKind::{Bool, Int, Nothing, Text};
 use crate::flag::Setter::{self, Milliseconds, Other, Port, Switch};
 use crate::listeners::ListenerKind;
 use crate::values::{parse_bool, parse_clamped};
@@ -41,6 +41,16 @@ pub const FLAGS: &[Flag] = &[
         Int,
         "Port; 0 takes a free one and logs it. Default: {}.",
         Port(ListenerKind::Metrics),
+    ),
+    served(
+        "dashboard",
+        Nothing,
+        "Serve a page that shows what the server does, at /dashboard of the metrics port. conch \
+         top shows the same in a terminal.",
+        Other(|to, _| {
+            to.frontend.dashboard = true;
+            Ok(())
+        }),
     ),
     served(
         "metrics-interval-ms",

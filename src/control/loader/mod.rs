@@ -211,6 +211,11 @@ impl Lifecycle {
         self.table.is_all_ready()
     }
 
+    /// See [`ModelTable::changing`].
+    pub(crate) fn changing(&self) -> Vec<IndexRow> {
+        self.table.changing()
+    }
+
     /// The repository index, by name and version: the models that lie in the repositories now,
     /// loaded or not. Reads directories. As upstream, it lacks models that are loaded but lie
     /// nowhere.

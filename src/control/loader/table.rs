@@ -20,6 +20,7 @@ use super::load_plan::LoadPlan;
 use super::loaded::Loaded;
 use super::source::ModelSource;
 use super::thread::run_on_thread;
+use crate::server_metadata::IndexRow;
 
 pub(super) type ModelEntries = BTreeMap<ModelId, ModelEntry>;
 
@@ -334,6 +335,31 @@ impl ModelTable {
                 })
         });
         self.is_all_ready.store(is_all_ready, Ordering::Release);
+    }
+
+    /// The versions that are being loaded or unloaded, and the models whose files are on their way.
+    pub(super) fn changing(&self) -> Vec<IndexRow> {
+        let models = self.lock();
+        let mut rows = Vec::new();
+        for (id, entry) in models.iter() {
+            let row = |version, state: &VersionState, reason| IndexRow {
+                name: id.name.to_string(),
+                version,
+                state: state.name(),
+                reason,
+            };
+            if let Some(progress) = &entry.downloading {
+                rows.push(row(None, &VersionState::Loading, progress.clone()));
+            }
+            let slots = entry.versions.iter();
+            let changing = slots.filter(|(_, slot)| {
+                matches!(slot.state, VersionState::Loading | VersionState::Unloading)
+            });
+            rows.extend(
+                changing.map(|(version, slot)| row(Some(*version), &slot.state, slot.reason())),
+            );
+        }
+        rows
     }
 
     /// Shows that files of a model are on their way, until the value is dropped.

@@ -16,6 +16,7 @@ use crate::clock::monotonic_ns;
 use crate::model::stats::FailureReason;
 use crate::request::context::{Executor, ExecutorUsage, ResponsePath, SubmitRefusal};
 use crate::request::inline::InlineOffer;
+use crate::request::instance_timeline::InstanceTimeline;
 use crate::request::refusal::refuse;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
@@ -64,6 +65,14 @@ impl Executor for CachedExecutor {
 
     fn usage(&self) -> ExecutorUsage {
         self.0.executor.usage()
+    }
+
+    fn timelines(&self) -> Vec<InstanceTimeline> {
+        self.0.executor.timelines()
+    }
+
+    fn end_watch(&self) {
+        self.0.executor.end_watch();
     }
 }
 

@@ -12,4 +12,5 @@ pub(crate) mod seat;
 pub mod sequence_answers;
 pub mod streams;
 pub mod submit;
+pub(crate) mod timelines;
 pub mod warm_up;

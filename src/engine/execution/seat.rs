@@ -13,6 +13,8 @@ use std::time::Duration;
 use conch_scheduler::SchedulerOutput;
 
 use crate::backend::Instance;
+use crate::clock::monotonic_ns;
+use crate::execution::timelines::InstanceTimelines;
 use crate::model::stats::FailureReason;
 use crate::request::inline::Progress;
 use crate::request::refusal::refuse;
@@ -28,6 +30,7 @@ pub(crate) struct Seat {
     /// A batch is executed here, or lies open: for the metrics.
     is_busy: AtomicBool,
     instance_count: usize,
+    timelines: InstanceTimelines,
     state: Mutex<SeatState>,
 }
 
@@ -53,12 +56,18 @@ pub(crate) struct SeatState {
 }
 
 impl Seat {
-    pub(crate) fn new(core: usize, instances: Vec<Box<dyn Instance>>) -> Seat {
+    /// `names` are those of the instances.
+    pub(crate) fn new(
+        core: usize,
+        instances: Vec<Box<dyn Instance>>,
+        names: Vec<Box<str>>,
+    ) -> Seat {
         Seat {
             core,
             is_called: AtomicBool::new(false),
             is_busy: AtomicBool::new(false),
             instance_count: instances.len(),
+            timelines: InstanceTimelines::new(names),
             state: Mutex::new(SeatState {
                 instances,
                 stage: Stage::Ended,
@@ -80,9 +89,21 @@ impl Seat {
         self.is_busy.load(Ordering::Relaxed)
     }
 
-    /// By whoever is about to execute, or has executed. Relaxed: it orders nothing.
-    pub(crate) fn set_busy(&self, is_busy: bool) {
-        self.is_busy.store(is_busy, Ordering::Relaxed);
+    pub(crate) fn timelines(&self) -> &InstanceTimelines {
+        &self.timelines
+    }
+
+    /// By whoever has entered and is about to execute on that instance. Relaxed: it orders
+    /// nothing.
+    pub(crate) fn begin_busy(&self, instance: usize) {
+        self.is_busy.store(true, Ordering::Relaxed);
+        self.timelines.begin(instance, monotonic_ns);
+    }
+
+    /// By whoever has executed.
+    pub(crate) fn end_busy(&self) {
+        self.is_busy.store(false, Ordering::Relaxed);
+        self.timelines.end_all(monotonic_ns);
     }
 
     /// Whether other threads may execute here: one instance, which can be left open, or whose
@@ -98,7 +119,7 @@ impl Seat {
     pub(crate) fn enter(&self, pending: &mut PendingResponses) -> MutexGuard<'_, SeatState> {
         let mut state = self.lock();
         state.end_stage(pending);
-        self.set_busy(false);
+        self.end_busy();
         state
     }
 

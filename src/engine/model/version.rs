@@ -25,6 +25,7 @@ use crate::model::sequence_ids::SequenceIds;
 use crate::model::states::InitialStates;
 use crate::model::stats::{ModelStatistics, ObservationOptions, RefusalReason, Statistics, Totals};
 use crate::request::context::{Executor, ExecutorUsage};
+use crate::request::instance_timeline::InstanceTimeline;
 use crate::request::messages::full;
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots,
@@ -196,6 +197,16 @@ impl ModelVersion {
     /// Who executes its requests now.
     pub fn usage(&self) -> ExecutorUsage {
         self.executor.usage()
+    }
+
+    /// What its instances did in the last second. They are watched from then on, until
+    /// [`ModelVersion::end_watch`]; one thread may do so.
+    pub fn timelines(&self) -> Vec<InstanceTimeline> {
+        self.executor.timelines()
+    }
+
+    pub fn end_watch(&self) {
+        self.executor.end_watch();
     }
 
     /// Whether it takes no more requests, or none that start anything.

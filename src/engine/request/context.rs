@@ -21,6 +21,7 @@ use crate::model::version::{InFlightPermit, PendingPermit, Rejected};
 use crate::request::ensemble_run::StepGuard;
 use crate::request::features::RequestFeatures;
 use crate::request::inline::InlineOffer;
+use crate::request::instance_timeline::InstanceTimeline;
 use crate::request::observer::{ReleaseGuard, RequestObserver};
 use crate::request::response_turn::ResponseTurn;
 use crate::{
@@ -188,6 +189,15 @@ pub trait Executor: Send + Sync {
     fn usage(&self) -> ExecutorUsage {
         ExecutorUsage::default()
     }
+
+    /// What its instances did in the last second, which are watched from then on. Read by one
+    /// thread.
+    fn timelines(&self) -> Vec<InstanceTimeline> {
+        Vec::new()
+    }
+
+    /// Nobody watches them any more.
+    fn end_watch(&self) {}
 
     /// How many sequences take requests; none if that cannot be seen right now.
     fn sequence_count(&self) -> Option<usize> {

@@ -7,6 +7,7 @@ pub mod draft;
 pub(crate) mod ensemble_run;
 pub mod features;
 pub mod inline;
+pub mod instance_timeline;
 pub mod messages;
 pub mod observer;
 pub mod parameter;

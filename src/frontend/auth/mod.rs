@@ -8,6 +8,8 @@
 mod config;
 mod door;
 mod file;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod rules;
 
 pub use config::{AuthConfig, AuthReloader};

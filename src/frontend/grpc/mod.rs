@@ -39,6 +39,8 @@ mod wire;
 pub(crate) use connection::serve;
 pub use delays::ServerDelays;
 pub(crate) use handler::note_handlers;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use infer::fuzz;
 
 #[cfg(test)]
 mod tests {

@@ -19,6 +19,7 @@ pub(crate) enum ContentType {
     Metrics,
     /// Server-sent events.
     Events,
+    Html,
 }
 
 impl ContentType {
@@ -32,6 +33,7 @@ impl ContentType {
             ContentType::Octets => b"application/octet-stream",
             ContentType::Metrics => b"text/plain; charset=utf-8",
             ContentType::Events => b"text/event-stream; charset=utf-8",
+            ContentType::Html => b"text/html; charset=utf-8",
         }
     }
 }

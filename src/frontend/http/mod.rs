@@ -13,6 +13,8 @@ pub(crate) mod connection;
 pub(crate) mod cors;
 mod deadline;
 pub(crate) mod dialect;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod generate;
 pub(crate) mod head;
 mod infer;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use conch_net::Listener;
+use conch_net::{ListenAddress, Listener};
 
 /// What an address starts with that names a socket of the file system.
 const UNIX_SCHEME: &str = "unix:";
@@ -45,6 +45,16 @@ impl Endpoint {
         match self.unix_path() {
             Some(path) => Listener::check_unix(path),
             None => Listener::check(&self.address, self.port, self.reuse_port),
+        }
+    }
+
+    /// Whether a socket that listens at `address` is the one that would be bound: it has the path,
+    /// or the port, on any address.
+    pub(crate) fn is_at(&self, address: &ListenAddress) -> bool {
+        match (self.unix_path(), address) {
+            (Some(own), ListenAddress::Unix(path)) => own == path,
+            (None, ListenAddress::Tcp(address)) => self.port == address.port(),
+            _ => false,
         }
     }
 
@@ -95,6 +105,22 @@ mod tests {
             let endpoint = endpoint(address, 8000);
             assert_eq!(endpoint.unix_path(), path.map(Path::new), "{address}");
             assert_eq!(endpoint.to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_socket_is_known_by_its_port_or_path() {
+        let tcp = |text: &str| ListenAddress::Tcp(text.parse().unwrap());
+        let unix = |text: &str| ListenAddress::Unix(text.into());
+        for (address, port, at, expected) in [
+            ("0.0.0.0", 8000, tcp("[::]:8000"), true),
+            ("127.0.0.1", 8000, tcp("127.0.0.1:8001"), false),
+            ("unix:/s", 8000, tcp("[::]:8000"), false),
+            ("unix:///s", 8000, unix("/s"), true),
+            ("unix:/s", 8000, unix("/t"), false),
+            ("0.0.0.0", 8000, unix("8000"), false),
+        ] {
+            assert_eq!(endpoint(address, port).is_at(&at), expected, "{at}");
         }
     }
 

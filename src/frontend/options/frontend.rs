@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use conch_net::PassedSocket;
+
 use super::endpoint::Endpoint;
 use super::grpc::{CompressionLevel, GrpcConnections};
 use super::shard::ShardAffinity;
@@ -24,10 +26,14 @@ pub struct FrontendOptions {
     pub http: Option<Endpoint>,
     pub grpc: Option<Endpoint>,
     pub metrics: Option<Endpoint>,
+    /// The metrics endpoint serves the operator's page.
+    pub dashboard: bool,
     /// The HTTP endpoint answers `/metrics` as well.
     pub metrics_on_http: bool,
     pub sagemaker: Option<Arc<SageMakerOptions>>,
     pub vertex_ai: Option<Arc<VertexAiOptions>>,
+    /// Sockets that the process was started with: a listener that has any binds none of its own.
+    pub passed_sockets: Vec<PassedSocket>,
     /// Permissions of the Unix sockets among the listeners; none: what the umask leaves.
     pub unix_socket_mode: Option<u32>,
     /// `--http-restricted-api`: of every listener that speaks HTTP.
@@ -105,7 +111,9 @@ impl Default for FrontendOptions {
             http: None,
             grpc: None,
             metrics: None,
+            dashboard: false,
             metrics_on_http: false,
+            passed_sockets: Vec::new(),
             unix_socket_mode: None,
             sagemaker: None,
             vertex_ai: None,

@@ -38,6 +38,24 @@ impl FrontendMetrics {
         self.overflow.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Open connections by the name of their protocol.
+    pub(crate) fn connection_counts(&self) -> Vec<(&'static str, u64)> {
+        let links = self.links.get().map_or(&[][..], |links| links);
+        let protocols = Protocol::ALL.into_iter();
+        let counts = protocols.map(|protocol| {
+            let counts = links.iter().map(|link| link.connection_count_of(protocol));
+            (protocol.name(), counts.sum::<usize>() as u64)
+        });
+        counts.collect()
+    }
+
+    /// Connections that were closed at once, and requests that a shard had no room for.
+    pub(crate) fn refused_counts(&self) -> (u64, u64) {
+        let counts = self.refused.iter();
+        let connection_count = counts.map(|count| count.load(Ordering::Relaxed)).sum();
+        (connection_count, self.overflow.load(Ordering::Relaxed))
+    }
+
     /// What it is now.
     pub(crate) fn read(&self) -> Vec<FamilySamples> {
         let links = self.links.get().map_or(&[][..], |links| links);
@@ -100,6 +118,8 @@ mod tests {
         metrics.note_overflow();
         let (link, _receiver) = ShardHandle::new();
         metrics.open(&[link]);
+        assert_eq!(metrics.refused_counts(), (1, 1));
+        assert_eq!(metrics.connection_counts()[1], ("grpc", 0));
         let families = metrics.read();
         let seen: Vec<(&str, Vec<(String, f64)>)> = families
             .into_iter()

@@ -26,6 +26,7 @@ use super::slab::Slab;
 use super::spares::SpareBuffers;
 use super::yield_policy::YieldPolicy;
 use crate::access_log::AccessLog;
+use crate::dashboard::feed::DashboardFeed;
 use crate::options::FrontendOptions;
 use crate::pressure::PressureOrders;
 use crate::tls::Handshakes;
@@ -61,6 +62,8 @@ pub struct Shard {
     pub(super) current: Cell<u64>,
     pub(crate) handshakes: Handshakes,
     pub(crate) access_log: AccessLog,
+    /// Where the events of the operator's page come from, if it is served.
+    pub(crate) dashboard: Option<Arc<DashboardFeed>>,
 }
 
 /// The parts of the process that all shards share.
@@ -72,6 +75,7 @@ pub(crate) struct ShardContext {
     pub(crate) orders: Arc<PressureOrders>,
     pub(crate) waiting_shards: Arc<WaitingShards>,
     pub(crate) metrics: Arc<FrontendMetrics>,
+    pub(crate) dashboard: Option<Arc<DashboardFeed>>,
 }
 
 impl Shard {
@@ -88,6 +92,7 @@ impl Shard {
             orders,
             waiting_shards,
             metrics,
+            dashboard,
         } = context;
         let handshakes_max = options
             .grpc_connections
@@ -120,6 +125,7 @@ impl Shard {
             options,
             orders,
             metrics,
+            dashboard,
             link,
         })
     }

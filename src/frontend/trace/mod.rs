@@ -10,6 +10,7 @@ mod queue;
 mod record;
 mod settings;
 mod slow;
+pub(crate) mod slowest;
 mod subject;
 mod text;
 mod writer;
@@ -27,8 +28,11 @@ use queue::{TraceMessage, TraceQueue, TraceTarget};
 use record::TraceRecord;
 use settings::{OwnSettings, TraceSetting};
 use slow::{RequestWatch, SlowRequests};
+use slowest::SlowestRequests;
 
 pub(crate) use otel::context::RemoteContext;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use otel::fuzz;
 pub use otel::options::CollectorOptions;
 pub use otel::url::CollectorUrl;
 pub(crate) use record::ActiveTrace;
@@ -71,6 +75,9 @@ pub(crate) struct Tracing {
     is_on: AtomicBool,
     /// Who is told of slow requests, if anybody.
     slow: Option<Arc<SlowRequests>>,
+    /// Somebody looks at the slowest requests, which go here.
+    is_watched: AtomicBool,
+    slowest: Arc<SlowestRequests>,
     /// Read by shards for a few instructions per request while tracing is on; written when a
     /// setting changes.
     settings: RwLock<TraceSettings>,
@@ -131,6 +138,8 @@ impl Tracing {
         Ok(Arc::new(Tracing {
             is_on: AtomicBool::new(global.may_sample() || slow.is_some()),
             slow,
+            is_watched: AtomicBool::new(false),
+            slowest: SlowestRequests::new(),
             settings: RwLock::new(TraceSettings {
                 global,
                 models: HashMap::new(),
@@ -160,12 +169,41 @@ impl Tracing {
         };
         let setting = self.setting(model);
         let is_sampled = setting.samples(remote.is_some());
-        let watch = self
-            .slow
-            .as_ref()
-            .map(|slow| RequestWatch::new(slow, model));
+        let watch = self.request_watch(model);
         (is_sampled || watch.is_some())
             .then(|| Arc::new(ActiveTrace::new(&setting, is_sampled, watch, remote)))
+    }
+
+    fn request_watch(&self, model: &str) -> Option<RequestWatch> {
+        // Relaxed, as `is_on`.
+        let is_watched = self.is_watched.load(Ordering::Relaxed);
+        if self.slow.is_none() && !is_watched {
+            return None;
+        }
+        let slowest = is_watched.then_some(&self.slowest);
+        Some(RequestWatch::new(self.slow.as_ref(), slowest, model))
+    }
+
+    /// Where the slowest requests are noted while they are watched.
+    pub(crate) fn slowest(&self) -> &Arc<SlowestRequests> {
+        &self.slowest
+    }
+
+    /// Whether requests are watched from now on although nobody logs slow ones.
+    pub(crate) fn watch(&self, is_watched: bool) {
+        let _one = lock(&self.changing);
+        self.is_watched.store(is_watched, Ordering::Relaxed);
+        self.find_out();
+    }
+
+    /// Notes whether anything may be traced or watched, after a change.
+    fn find_out(&self) {
+        let settings = self.read();
+        let is_on = self.slow.is_some()
+            || self.is_watched.load(Ordering::Relaxed)
+            || settings.global.may_sample()
+            || settings.models.values().any(|own| own.may_sample());
+        self.is_on.store(is_on, Ordering::Relaxed);
     }
 
     /// Whether it matters which span a client names.
@@ -214,11 +252,7 @@ impl Tracing {
                 outcome = outcome.and(self.change(&name, &SettingsUpdate::default()));
             }
         }
-        let settings = self.read();
-        let is_on = self.slow.is_some()
-            || settings.global.may_sample()
-            || settings.models.values().any(|own| own.may_sample());
-        self.is_on.store(is_on, Ordering::Relaxed);
+        self.find_out();
         outcome
     }
 

@@ -1,20 +1,23 @@
-//! The log of slow requests: one line for each, with the time that its stages took.
+//! The log of slow requests: one line for each, with the time that its stages took; and the slowest
+//! ones for the operator's page.
 //!
-//! Every inference is watched while the log is on, since only its end shows whether it was slow: it
-//! costs some allocations per request. The stations are those of a trace, which the front end
-//! reports anyway, and the engine's [`StageTimes`]. The line is written by whoever lets go of the
-//! request last.
+//! Every inference is watched while the log is on, or somebody looks at the page, since only its
+//! end shows whether it was slow: it costs some allocations per request. The stations are those of
+//! a trace, which the front end reports anyway, and the engine's [`StageTimes`]. The line is
+//! written by whoever lets go of the request last.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use conch_engine::clock;
 use conch_engine::request::messages::RequestIdPrefix;
 use conch_engine::request::stages::{RequestStage, StageTimes};
 use conch_log::{self as log, LogFields};
 use smallvec::SmallVec;
 
+use super::slowest::{SlowRequest, SlowestRequests, shortened};
 use super::subject::TraceSubject;
 
 /// Lines in one second; where all requests are slow, most are only counted.
@@ -66,7 +69,10 @@ impl SlowRequests {
 
 /// One request that is watched.
 pub(super) struct RequestWatch {
-    slow: Arc<SlowRequests>,
+    /// Where it is logged if it is slow.
+    slow: Option<Arc<SlowRequests>>,
+    /// Where it is shown if it is among the slowest.
+    slowest: Option<Arc<SlowestRequests>>,
     /// As it was asked for.
     model: Box<str>,
     stages: Arc<StageTimes>,
@@ -85,9 +91,14 @@ struct FrontendTimes {
 }
 
 impl RequestWatch {
-    pub(super) fn new(slow: &Arc<SlowRequests>, model: &str) -> RequestWatch {
+    pub(super) fn new(
+        slow: Option<&Arc<SlowRequests>>,
+        slowest: Option<&Arc<SlowestRequests>>,
+        model: &str,
+    ) -> RequestWatch {
         RequestWatch {
-            slow: Arc::clone(slow),
+            slow: slow.cloned(),
+            slowest: slowest.cloned(),
             model: model.into(),
             stages: Arc::default(),
             front: FrontendTimes::default(),
@@ -124,7 +135,8 @@ impl RequestWatch {
         }
     }
 
-    /// The request is over: writes its line, if it was slow.
+    /// The request is over: writes its line, if it was slow, and shows it, if it was among the
+    /// slowest.
     pub(super) fn conclude(
         &self,
         subject: Option<&TraceSubject>,
@@ -132,14 +144,21 @@ impl RequestWatch {
         now_ns: u64,
     ) {
         let times = self.times(now_ns);
-        if times.total_ns() < self.slow.limit_ns {
+        if let Some(slowest) = &self.slowest {
+            let total_us = times.total_ns() / 1_000;
+            slowest.offer(total_us, || self.slow_request(subject, &times));
+        }
+        let Some(slow) = &self.slow else {
+            return;
+        };
+        if times.total_ns() < slow.limit_ns {
             return;
         }
-        let Some(unsaid) = self.slow.turn(now_ns) else {
+        let Some(unsaid) = slow.turn(now_ns) else {
             return;
         };
         let id = subject.map_or("", |subject| &*subject.request_id);
-        let model = subject.map_or(&*self.model, |subject| &*subject.model);
+        let model = self.model_of(subject);
         let fields = LogFields {
             request_id: id,
             model,
@@ -153,6 +172,27 @@ impl RequestWatch {
             unsaid,
         };
         log::warning_with_fields!(fields, "{}{line}", RequestIdPrefix(id));
+    }
+
+    fn model_of<'a>(&'a self, subject: Option<&'a TraceSubject>) -> &'a str {
+        subject.map_or(&*self.model, |subject| &*subject.model)
+    }
+
+    /// What is shown of it.
+    fn slow_request(&self, subject: Option<&TraceSubject>, times: &RequestTimes) -> SlowRequest {
+        let durations = times.durations().into_iter();
+        let id = subject.map_or("", |subject| &*subject.request_id);
+        SlowRequest {
+            ended_ms: clock::epoch_ms(),
+            model: shortened(self.model_of(subject)).into(),
+            version: subject.map(|subject| subject.version),
+            id: shortened(id).into(),
+            outcome: outcome_of(&self.stages, times),
+            total_us: times.total_ns() / 1_000,
+            stages: durations.map(|(name, ns)| (name, ns / 1_000)).collect(),
+            instance: self.stages.instance().map(Box::from),
+            batch_size: self.stages.batch_size(),
+        }
     }
 
     fn times(&self, now_ns: u64) -> RequestTimes {
@@ -292,11 +332,7 @@ impl fmt::Display for SlowLine<'_> {
         if let Some(version) = self.version {
             write!(f, " version={version}")?;
         }
-        match self.stages.failure() {
-            Some(code) => write!(f, " outcome={}", code.name())?,
-            None if self.times.responded_ns == 0 => f.write_str(" outcome=unanswered")?,
-            None => f.write_str(" outcome=ok")?,
-        }
+        write!(f, " outcome={}", outcome_of(self.stages, &self.times))?;
         write_durations(f, &self.times.durations())?;
         write_execution(f, self.stages)?;
         if let Some(id) = self.trace_id {
@@ -316,6 +352,15 @@ impl fmt::Display for SlowLine<'_> {
             0 => Ok(()),
             unsaid => write!(f, " ({unsaid} slow requests before it were not logged)"),
         }
+    }
+}
+
+/// What became of the request.
+fn outcome_of(stages: &StageTimes, times: &RequestTimes) -> &'static str {
+    match stages.failure() {
+        Some(code) => code.name(),
+        None if times.responded_ns == 0 => "unanswered",
+        None => "ok",
     }
 }
 

@@ -38,6 +38,7 @@ class Completions(unittest.TestCase):
                 (("completions", ""), ["bash", "zsh", "fish"]),
                 (("completions", "z"), ["zsh"]),
                 (("doctor", ""), ["--json"]),
+                (("top", "--"), ["--once"]),
                 (("man", ""), [""]),
                 (("check", "--js"), ["--json"]),
                 (("check", "--model-repo"), ["--model-repository"])):
@@ -53,7 +54,7 @@ class Completions(unittest.TestCase):
             for name in ("net.onnx", "my net.onnx"):
                 open(f"{folder}/{name}", "w").close()
             self.assertEqual(sorted(self.offered("", folder=folder)),
-                             ["check", "completions", "doctor", "man", "my net.onnx", "net.onnx"])
+                             ["bench", "check", "completions", "doctor", "infer", "man", "my net.onnx", "net.onnx", "top"])
             self.assertEqual(self.offered("--log-file", "=", "my", folder=folder), ["my net.onnx"])
             self.assertEqual(self.offered("c", folder=folder), ["check", "completions"])
 

@@ -57,7 +57,7 @@ ENDPOINTS = [
         f"{M}/trace/setting")),
     *(f"POST 8000/v2/{kind}sharedmemory/{rest}" for kind in ("system", "cuda")
       for rest in ("region/[a-z]+/register", "region/[a-z]+/unregister", "unregister")),
-    "GET 8002/metrics", "GET 8000/metrics", "GET 8080/ping", "POST 8080/invocations", "GET 8080/models", "GET 8080/models/h1", "POST 8080/models",
+    "GET 8002/metrics", "GET 8000/metrics", "GET 8002/dashboard", "GET 8002/dashboard/events", "GET 8080/ping", "POST 8080/invocations", "GET 8080/models", "GET 8080/models/h1", "POST 8080/models",
     "POST 8080/models/h1/invoke", "DELETE 8080/models/h1", "GET 8081/health", "POST 8081/predict",
 ]
 
@@ -83,7 +83,7 @@ class Endpoints(ServerCase):
         # curl reads its options from there: the status is printed, the answer goes into a file.
         (cls.directory / ".curlrc").write_text(f'silent\nshow-error\noutput = "{cls.directory}/answer"\nwrite-out = "%{{http_code}}"\n')
         cls.flags = ("--model-control-mode=explicit", "--load-model=simple_identity", "--load-model=square", FLAG, "--allow-http=true",
-                     "--allow-grpc=true", "--metrics-on-http=true", f"--trace-config=triton,file={directory.name}/trace.json", *test_sagemaker.port_flags(),
+                     "--allow-grpc=true", "--metrics-on-http=true", "--dashboard", f"--trace-config=triton,file={directory.name}/trace.json", *test_sagemaker.port_flags(),
                      *test_vertex_ai.port_flags(), "--vertex-ai-default-model=simple_identity")
         super().setUpClass()
         test_sagemaker.find_port(cls.server)

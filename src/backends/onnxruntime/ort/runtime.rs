@@ -22,6 +22,7 @@ pub const PLACE: LibraryPlace = LibraryPlace {
     variable: "CONCH_ONNXRUNTIME_LIBRARY",
     settings: &["onnxruntime-library", "library"],
     stem: "libonnxruntime.so",
+    package: Some("onnxruntime/capi"),
 };
 
 /// Severities of ONNX Runtime's log.

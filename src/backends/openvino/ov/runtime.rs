@@ -19,6 +19,7 @@ pub const PLACE: LibraryPlace = LibraryPlace {
     variable: "CONCH_OPENVINO_LIBRARY",
     settings: &["library"],
     stem: "libopenvino_c.so",
+    package: None,
 };
 
 /// OpenVINO's C library. It stays loaded when this is dropped, since its threads and those of the

@@ -22,6 +22,7 @@ pub const PLACE: LibraryPlace = LibraryPlace {
     variable: "CONCH_PYTORCH_LIBRARY",
     settings: &["library"],
     stem: "libtorch_cpu.so",
+    package: None,
 };
 
 /// Where the shim is, if not beside libtorch.

@@ -106,6 +106,7 @@ mod tests {
             variable: "CONCH_ENGINE_LIBRARY",
             settings: &["library"],
             stem: "libengine.so",
+            package: None,
         };
         // SAFETY: there is no such library.
         let opened = unsafe { Library::open_engine(&PLACE, Path::new("/nowhere/libengine.so")) };

@@ -11,7 +11,9 @@ use crate::{BackendContext, Error, ModelConfig};
 /// 1. a parameter of the model, one of [`settings`](Self::settings);
 /// 2. the backend setting of the same name (`--backend-config=<backend>,<setting>=<path>`);
 /// 3. the environment variable [`variable`](Self::variable);
-/// 4. a file whose name begins with [`stem`](Self::stem) beside the backend's own library.
+/// 4. a file whose name begins with [`stem`](Self::stem) beside the backend's own library;
+/// 5. such a file in the [`package`](Self::package) of the Python environment that the backend is
+///    installed in.
 ///
 /// A setting may name a folder that holds the library. What is named is used, or is an error:
 /// nothing else stands in for a library that cannot be opened.
@@ -28,6 +30,8 @@ pub struct LibraryPlace {
     /// The library's name without a version: `libonnxruntime.so` stands for `libonnxruntime.so.1`
     /// too.
     pub stem: &'static str,
+    /// The folder of the library in the engine's Python package, if that has one that fits.
+    pub package: Option<&'static str>,
 }
 
 impl LibraryPlace {
@@ -100,6 +104,25 @@ impl LibraryPlace {
             .filter(|path| !path.as_os_str().is_empty())
             .map(|path| self.in_folder(path))
             .or_else(|| self.in_directory(directory))
+            .or_else(|| self.in_environment(directory))
+    }
+
+    /// Of the environment whose `lib/conch/backends/<name>` the backend's `directory` is.
+    fn in_environment(&self, directory: &Path) -> Option<PathBuf> {
+        let (package, folder) = (self.package?, directory.parent()?.parent()?);
+        if folder.file_name()? != "conch" {
+            return None;
+        }
+        let mut pythons: Vec<_> = std::fs::read_dir(folder.parent()?)
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| is_python(path))
+            .collect();
+        pythons.sort();
+        let found =
+            |python: &PathBuf| self.in_directory(&python.join("site-packages").join(package));
+        pythons.iter().find_map(found)
     }
 
     /// A folder that was named stands for the library in it.
@@ -128,6 +151,12 @@ impl LibraryPlace {
     }
 }
 
+/// Whether a folder is that of a Python 3, as `python3.11`.
+fn is_python(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(b"python3")
+}
+
 /// The file `name` beside a library, or beside the file that its path is a link to.
 pub fn beside(library: &Path, name: &str) -> Option<PathBuf> {
     let found = |library: &Path| Some(library.with_file_name(name)).filter(|path| path.exists());
@@ -144,6 +173,7 @@ mod tests {
         variable: "CONCH_ONNXRUNTIME_LIBRARY",
         settings: &["onnxruntime-library", "library"],
         stem: "libonnxruntime.so",
+        package: Some("onnxruntime/capi"),
     };
 
     #[test]
@@ -183,6 +213,33 @@ mod tests {
         assert_eq!(found(), Some(bare));
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(found(), None);
+    }
+
+    #[test]
+    fn finds_the_library_in_the_python_environment() {
+        let root = env::temp_dir().join(format!("conch-environment-{}", std::process::id()));
+        let backend = root.join("lib/conch/backends/onnxruntime");
+        let package = root.join("lib/python3.11/site-packages/onnxruntime/capi");
+        for folder in [&backend, &package, &root.join("lib/python3.9")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let found = |place: LibraryPlace| place.choose(None, None, &backend);
+        assert_eq!(found(PLACE), None);
+        let library = package.join("libonnxruntime.so.1.31.1");
+        std::fs::write(&library, b"").unwrap();
+        assert_eq!(found(PLACE), Some(library.clone()));
+        let unpackaged = LibraryPlace {
+            package: None,
+            ..PLACE
+        };
+        assert_eq!(found(unpackaged), None);
+        // Of another installation, what lies near is not the backend's.
+        let other = root.join("lib/triton/backends/onnxruntime");
+        assert_eq!(PLACE.choose(None, None, &other), None);
+        let own = backend.join("libonnxruntime.so");
+        std::fs::write(&own, b"").unwrap();
+        assert_eq!(found(PLACE), Some(own));
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -62,6 +62,7 @@ mod tests {
             variable: "CONCH_ENGINE_LIBRARY",
             settings: &["library"],
             stem: "libengine.so",
+            package: None,
         });
         let (one, other) = (Path::new("/a/libengine.so"), Path::new("/b/libengine.so"));
         let failed = engine.get(one, |_| Err(Error::unavailable("not there")));

@@ -18,6 +18,7 @@ pub const PLACE: LibraryPlace = LibraryPlace {
     variable: "CONCH_TENSORFLOW_LIBRARY",
     settings: &["library", "tensorflow-library"],
     stem: "libtensorflow_cc.so",
+    package: None,
 };
 
 /// The oldest version that is served.

@@ -27,6 +27,7 @@ const fn place(stem: &'static str) -> LibraryPlace {
         variable: "CONCH_TENSORRT_LIBRARY",
         settings: &["library"],
         stem,
+        package: None,
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn options(directory: &Directory, repositories: &[&str]) -> EngineOpt
     }
 }
 
-pub(super) fn start(options: EngineOptions) -> (Arc<Host>, Arc<Server>) {
+pub(crate) fn start(options: EngineOptions) -> (Arc<Host>, Arc<Server>) {
     let host = Arc::new(Host::default());
     let server = Server::start(options, Arc::clone(&host) as Arc<dyn crate::PluginHost>).unwrap();
     (host, server)
@@ -60,7 +60,7 @@ pub(super) fn row(name: &str, version: Option<i64>, state: &'static str, reason:
 }
 
 #[derive(Default)]
-pub(super) struct Count(pub(super) AtomicUsize);
+pub(crate) struct Count(pub(crate) AtomicUsize);
 
 impl Completion for Count {
     fn deliver(&self, delivery: Delivery) {
@@ -72,7 +72,7 @@ impl Completion for Count {
 }
 
 /// Submits a request of one element; the answer raises the count.
-pub(super) fn submit(server: &Server, model: &str, count: &Arc<Count>) -> Result<(), Error> {
+pub(crate) fn submit(server: &Server, model: &str, count: &Arc<Count>) -> Result<(), Error> {
     let completion = Arc::clone(count) as Arc<dyn Completion>;
     submit_as(server, model, &completion, Draft::default()).map(|_| ())
 }

@@ -94,7 +94,8 @@ pub(super) fn run(
                     instances = streams.into_iter().map(CoreInstance::stream).collect();
                 }
                 CoreInstances::Blocking(blocking) => {
-                    let seat = Arc::new(Seat::new(index, blocking));
+                    let names = specs.iter().map(|spec| spec.name.as_str().into());
+                    let seat = Arc::new(Seat::new(index, blocking, names.collect()));
                     let resources = &mut resource_handles;
                     serve_at_seat(queue, worker, &seat, resources, sequence_inputs, gives_way);
                     let mut pending = PendingResponses::default();
@@ -351,14 +352,14 @@ fn serve(
             }
         }
         let mut state = seat.enter(&mut pending);
-        seat.set_busy(true);
+        seat.begin_busy(next);
         if let Some(instance) = state.instances.get_mut(next) {
             wakes.around(&mut pending, |pending| {
                 execute_unflushed(&mut **instance, &mut output.batch, pending);
             });
         }
         let instance_count = state.instances.len();
-        seat.set_busy(false);
+        seat.end_busy();
         drop(state);
         if (resource_handles.len() > 1 || sequence_inputs.is_some())
             && let Some(resources) = resource_handles.get_mut(next)

@@ -93,7 +93,7 @@ impl InlineQueue for ModelQueue {
         // It may have requests of other submitters.
         let is_small = output.batch.len() <= INLINE_REQUESTS_MAX
             && input_bytes(&output.batch) <= INLINE_BYTES_MAX;
-        seat.set_busy(true);
+        seat.begin_busy(0);
         let progress = if is_small {
             state_now.begin(limit)
         } else {
@@ -102,7 +102,9 @@ impl InlineQueue for ModelQueue {
             Progress::Open
         };
         // Else once the core has ended it.
-        seat.set_busy(progress == Progress::Open);
+        if progress == Progress::Done {
+            seat.end_busy();
+        }
         drop(state);
         let duration_ns = monotonic_ns().saturating_sub(begin_ns);
         let was_brief = progress == Progress::Done && u128::from(duration_ns) <= limit.as_nanos();

@@ -11,6 +11,7 @@ use crate::clock::monotonic_ns;
 use crate::execution::queue::ModelQueue;
 use crate::request::context::{Executor, ExecutorUsage, ResponsePath, SubmitRefusal};
 use crate::request::inline::InlineOffer;
+use crate::request::instance_timeline::InstanceTimeline;
 use crate::request::refusal::stopping;
 use crate::response_order::OrderedCompletion;
 use crate::{
@@ -76,6 +77,14 @@ impl Executor for ModelQueue {
     fn usage(&self) -> ExecutorUsage {
         self.usage
             .read(matches!(self.config.scheduling, Scheduling::Sequence(_)))
+    }
+
+    fn timelines(&self) -> Vec<InstanceTimeline> {
+        self.usage.read_timelines(monotonic_ns())
+    }
+
+    fn end_watch(&self) {
+        self.usage.end_watch();
     }
 
     /// None if a core is just looking itself.

@@ -53,7 +53,10 @@ impl StreamCore {
     ) -> StreamCore {
         StreamCore {
             queue: Arc::clone(queue),
-            usage: StreamUsage::new(&queue.usage, instances.len()),
+            usage: StreamUsage::new(
+                &queue.usage,
+                instances.iter().map(|one| one.name().into()).collect(),
+            ),
             worker,
             instances,
             output: SchedulerOutput::default(),
@@ -222,7 +225,8 @@ impl StreamCore {
     }
 
     fn note_usage(&mut self) {
-        let busy = self.instances.iter().filter(|one| one.in_flight() > 0);
-        self.usage.note(busy.count());
+        for (place, instance) in self.instances.iter().enumerate() {
+            self.usage.note(place, instance.in_flight() > 0);
+        }
     }
 }

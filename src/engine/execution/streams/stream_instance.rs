@@ -92,6 +92,10 @@ impl StreamInstance {
         self.instance.is_ok() && self.in_flight.count() < self.depth.current()
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.count()
     }

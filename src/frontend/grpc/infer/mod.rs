@@ -9,6 +9,8 @@ mod acquire;
 mod answer;
 mod contents;
 mod draft;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod message;
 mod metadata;
 mod reader;

@@ -6,6 +6,8 @@
 
 pub(super) mod context;
 pub(super) mod exporter;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 pub(super) mod options;
 pub(super) mod position;
 mod post;

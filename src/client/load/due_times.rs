@@ -23,9 +23,9 @@ impl std::str::FromStr for Arrivals {
     }
 }
 
-/// The load that all connections together offer.
+/// The load that all connections together load.
 #[derive(Debug, Clone, Copy)]
-pub struct Offer {
+pub struct OfferedLoad {
     /// Requests per second; 0 closes the loop.
     pub rate: f64,
     pub connection_count: usize,
@@ -91,29 +91,50 @@ fn uniform(state: &mut u64) -> f64 {
     ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
+/// When a run begins, what of it is measured, and how long its last answers may take.
+#[derive(Debug, Clone, Copy)]
+pub struct RunTimes {
+    pub start: Instant,
+    /// Requests that are due so early do not count.
+    pub warm_up: Duration,
+    pub measured: Duration,
+    /// For answers, behind the time at which the last request was due.
+    pub grace: Duration,
+}
+
+impl RunTimes {
+    /// When the last request may be due.
+    pub fn end(&self) -> Instant {
+        self.start + self.warm_up + self.measured
+    }
+
+    /// When the client stops to wait for answers.
+    pub fn give_up(&self) -> Instant {
+        self.end() + self.grace
+    }
+
+    /// Whether a request that was due at `due` is part of the measurement.
+    pub fn counts(&self, due: Instant) -> bool {
+        due >= self.start + self.warm_up
+    }
+}
+
 /// The due times of one connection's requests.
 #[derive(Debug, Clone)]
-pub struct Schedule {
+pub struct DueTimes {
     due: Instant,
     gaps: Gaps,
     late: LatePolicy,
-    measured_from: Instant,
-    end: Instant,
+    times: RunTimes,
 }
 
-impl Schedule {
+impl DueTimes {
     /// The part of connection `index` in what is offered.
-    pub fn new(
-        start: Instant,
-        warm_up: Duration,
-        measured: Duration,
-        offer: Offer,
-        index: usize,
-    ) -> Self {
-        let count = offer.connection_count.max(1) as f64;
-        let mut gaps = if offer.rate > 0.0 {
-            let interval = Duration::from_secs_f64(count / offer.rate);
-            match offer.arrivals {
+    pub fn new(times: RunTimes, load: OfferedLoad, index: usize) -> Self {
+        let count = load.connection_count.max(1) as f64;
+        let mut gaps = if load.rate > 0.0 {
+            let interval = Duration::from_secs_f64(count / load.rate);
+            match load.arrivals {
                 Arrivals::Even => Gaps::Even(interval),
                 Arrivals::Poisson => Gaps::Exponential(interval, index as u64),
             }
@@ -125,11 +146,10 @@ impl Schedule {
             other => other.next(),
         };
         Self {
-            due: start + first,
+            due: times.start + first,
             gaps,
-            late: offer.late,
-            measured_from: start + warm_up,
-            end: start + warm_up + measured,
+            late: load.late,
+            times,
         }
     }
 
@@ -146,7 +166,7 @@ impl Schedule {
                 skipped_count += 1;
             }
         }
-        (due < self.end).then_some(DueRequest { due, skipped_count })
+        (due < self.times.end()).then_some(DueRequest { due, skipped_count })
     }
 
     /// Whether each request waits for the answer to the one before.
@@ -154,14 +174,25 @@ impl Schedule {
         matches!(self.gaps, Gaps::None)
     }
 
-    /// Whether a request that was due at `due` is part of the measurement.
-    pub fn counts(&self, due: Instant) -> bool {
-        due >= self.measured_from
+    pub fn times(&self) -> RunTimes {
+        self.times
     }
 
-    /// When the client stops to wait for answers: ten seconds after the last request was due.
-    pub fn give_up(&self) -> Instant {
-        self.end + Duration::from_secs(10)
+    /// Whether requests are due at times that do not depend on answers.
+    pub(super) fn has_own_times(&self) -> bool {
+        !self.is_closed() && self.late == LatePolicy::Send
+    }
+
+    /// How many requests of the measurement are still to come, at their own times; none in a closed
+    /// loop.
+    pub fn count_due(&self) -> u64 {
+        if self.is_closed() {
+            return 0;
+        }
+        let mut rest = self.clone();
+        let start = self.times.start;
+        let turns = std::iter::from_fn(|| rest.next(start));
+        turns.filter(|turn| self.times.counts(turn.due)).count() as u64
     }
 }
 
@@ -171,8 +202,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn offer(rate: f64, connection_count: usize, arrivals: Arrivals) -> Offer {
-        Offer {
+    fn load(rate: f64, connection_count: usize, arrivals: Arrivals) -> OfferedLoad {
+        OfferedLoad {
             rate,
             connection_count,
             arrivals,
@@ -180,16 +211,29 @@ mod tests {
         }
     }
 
+    fn run(start: Instant, warm_up: Duration, measured: Duration) -> RunTimes {
+        RunTimes {
+            start,
+            warm_up,
+            measured,
+            grace: SECOND,
+        }
+    }
+
     /// Times after the start, of all connections, and whether they count; one second of warm-up.
-    fn times(offer: Offer, measured: Duration) -> Vec<(Duration, bool)> {
+    fn times(load: OfferedLoad, measured: Duration) -> Vec<(Duration, bool)> {
         let start = Instant::now();
+        let run = run(start, SECOND, measured);
         let mut due = Vec::new();
-        for index in 0..offer.connection_count {
-            let mut schedule = Schedule::new(start, SECOND, measured, offer, index);
-            while let Some(turn) = schedule.next(start) {
+        for index in 0..load.connection_count {
+            let mut times = DueTimes::new(run, load, index);
+            let (before, count) = (due.len(), times.count_due());
+            while let Some(turn) = times.next(start) {
                 assert_eq!(turn.skipped_count, 0);
-                due.push((turn.due - start, schedule.counts(turn.due)));
+                due.push((turn.due - start, run.counts(turn.due)));
             }
+            let counted = due.iter().skip(before).filter(|(_, counts)| *counts);
+            assert_eq!(counted.count() as u64, count);
         }
         due.sort();
         due
@@ -197,7 +241,7 @@ mod tests {
 
     #[test]
     fn connections_take_turns_and_stop_at_the_end() {
-        let due = times(offer(100.0, 4, Arrivals::Even), SECOND);
+        let due = times(load(100.0, 4, Arrivals::Even), SECOND);
         assert_eq!(due.len(), 200);
         assert_eq!(due.iter().filter(|(_, counts)| *counts).count(), 100);
         for (index, (time, _)) in due.iter().enumerate() {
@@ -207,10 +251,10 @@ mod tests {
 
     #[test]
     fn independent_callers_come_at_the_rate_and_by_chance() {
-        let due = times(offer(1000.0, 8, Arrivals::Poisson), 99 * SECOND);
+        let due = times(load(1000.0, 8, Arrivals::Poisson), 99 * SECOND);
         // A hundred seconds at 1,000: the deviation is the root, 316.
         assert!((98_500..101_500).contains(&due.len()), "{}", due.len());
-        assert_eq!(due, times(offer(1000.0, 8, Arrivals::Poisson), 99 * SECOND));
+        assert_eq!(due, times(load(1000.0, 8, Arrivals::Poisson), 99 * SECOND));
         // Per slice of 10 ms the variance is the mean, 10; of even arrivals it would be 0.
         let mut slices = vec![0.0_f64; 10_000];
         for (time, _) in &due {
@@ -225,15 +269,10 @@ mod tests {
     #[test]
     fn a_closed_loop_is_always_due() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(
-            start,
-            Duration::ZERO,
-            SECOND,
-            offer(0.0, 1, Arrivals::Even),
-            0,
-        );
-        assert_eq!(schedule.next(start).map(|turn| turn.due), Some(start));
-        assert_eq!(schedule.next(start + 2 * SECOND), None);
+        let run = run(start, Duration::ZERO, SECOND);
+        let mut times = DueTimes::new(run, load(0.0, 1, Arrivals::Even), 0);
+        assert_eq!(times.next(start).map(|turn| turn.due), Some(start));
+        assert_eq!(times.next(start + 2 * SECOND), None);
     }
 
     #[test]
@@ -251,12 +290,12 @@ mod tests {
                 [(0, 0), (350, 2), (400, 0), (500, 0), (600, 0)],
             ),
         ] {
-            let offer = Offer {
+            let load = OfferedLoad {
                 late,
-                ..offer(10.0, 1, Arrivals::Even)
+                ..load(10.0, 1, Arrivals::Even)
             };
-            let mut schedule = Schedule::new(start, Duration::ZERO, SECOND, offer, 0);
-            let turns = [0, 350, 350, 350, 600].map(|now| schedule.next(at(now)));
+            let mut times = DueTimes::new(run(start, Duration::ZERO, SECOND), load, 0);
+            let turns = [0, 350, 350, 350, 600].map(|now| times.next(at(now)));
             let expected = expected.map(|(due, skipped_count)| DueRequest {
                 due: at(due),
                 skipped_count,

@@ -1,0 +1,73 @@
+//! What the fuzz targets of HTTP do with their input.
+
+use conch_engine::Regions;
+use conch_memory::ByteView;
+
+use super::chunked::{ChunkPiece, ChunkedDecoder};
+use super::head::{self, BodyFraming};
+use super::{infer, route};
+
+const BODY_BYTES_MAX: u64 = 1 << 20;
+
+/// A request as it arrives, in pieces of `piece_bytes`.
+///
+/// # Panics
+/// If pieces make another request than the whole.
+pub fn http_request(bytes: &[u8], piece_bytes: usize) {
+    let piece_bytes = piece_bytes.max(1);
+    let whole = head::find_end(bytes, 0).ok();
+    let mut pieces = Some(None);
+    let mut seen = 0;
+    while seen < bytes.len() && pieces == Some(None) {
+        let end = bytes.len().min(seen + piece_bytes);
+        pieces = head::find_end(&bytes[..end], seen).ok();
+        seen = end;
+    }
+    assert_eq!(pieces, whole);
+    let Some(Some(length)) = whole else {
+        return;
+    };
+    let (own, body) = bytes.split_at(length);
+    let mut own = own.to_vec();
+    head::normalize_version(&mut own);
+    let Ok(parsed) = head::parse(&own) else {
+        return;
+    };
+    let _ = route::route(parsed.path);
+    assert!(parsed.find("no such header").is_none());
+    let _ = parsed.find("authorization");
+    if matches!(parsed.framing, BodyFraming::Chunked) {
+        assert_eq!(chunks(body, piece_bytes), chunks(body, body.len().max(1)));
+    }
+}
+
+/// The data of a chunked body, and whether it has ended; none if it is malformed.
+fn chunks(body: &[u8], piece_bytes: usize) -> Option<(Vec<u8>, bool)> {
+    let mut decoder = ChunkedDecoder::new(BODY_BYTES_MAX);
+    let mut data = Vec::new();
+    for mut piece in body.chunks(piece_bytes) {
+        loop {
+            match decoder.next(&mut piece).ok()? {
+                ChunkPiece::Data(bytes) => data.extend_from_slice(bytes),
+                ChunkPiece::More => break,
+                ChunkPiece::Done => return Some((data, true)),
+            }
+        }
+    }
+    Some((data, false))
+}
+
+/// The body of an inference, of which the last `tail_bytes` are binary tensors.
+pub fn json_infer(body: &[u8], tail_bytes: usize, strict_integers: bool) {
+    let body = ByteView::copy_of(body);
+    let json_length = body.len().saturating_sub(tail_bytes);
+    let limits = infer::decode::JsonLimits {
+        input_bytes_max: BODY_BYTES_MAX,
+        strict_integers,
+    };
+    let regions = Regions::default();
+    let decoded = infer::decode::decode(&body, json_length, "model", limits, &regions);
+    if let Ok(mut decoded) = decoded {
+        let _ = decoded.draft();
+    }
+}
