@@ -14,6 +14,7 @@ mod poll;
 mod reload;
 mod service;
 mod signals;
+mod upgrade;
 mod viewer;
 
 use std::io::Write as _;
@@ -29,13 +30,14 @@ use conch_engine::Error;
 use conch_frontend::{AuthReloader, Frontend, FrontendOptions, ShardAffinity, TlsReloader};
 use conch_log as log;
 use conch_memory::{Reserve, SparseArray, unused};
-use conch_net::PassedSocket;
 use conch_net::signal::{self, Signals};
+use conch_net::{Handover, PassedSocket};
 
 use machine::MachineFacts;
 use reload::FileReload;
 use service::Service;
-use signals::SignalWatch;
+use signals::{Demand, SignalWatch};
+use upgrade::Upgrade;
 
 // Buffers come and go on different threads all the time: mimalloc returns memory across threads
 // without a lock. Only the executable may choose an allocator; a shared library must not. When the
@@ -142,8 +144,8 @@ impl From<String> for StartFailure {
 
 /// Serves until a signal comes.
 fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFailure> {
-    let passed = conch_net::take_sockets(&environment)
-        .map_err(|error| format!("error: LISTEN_FDS: {error}"))?;
+    let (passed, handover) = passed_sockets()?;
+    let upgrade = Upgrade::new();
     start_reporting(&arguments)?;
     let service = Arc::new(Service::new(environment("NOTIFY_SOCKET")));
     let machine = machine::prepare(&arguments).map_err(|reason| format!("error: {reason}"))?;
@@ -191,7 +193,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
             return Err(format!("error: creating server: {code} - {reason}").into());
         }
     };
-    let frontend = match conch_frontend::start(network, Arc::clone(&server)) {
+    let mut frontend = match conch_frontend::start(network, Arc::clone(&server)) {
         Ok(frontend) => frontend,
         Err(error) => {
             let mut failure = network_failure(error);
@@ -210,16 +212,68 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
         Err(_) => log::warning!("no model is served, see the error above; listening: {urls}"),
     }
     service.ready(&urls);
+    if let Some(handover) = handover {
+        upgrade::take_over(handover);
+    }
     examples::print(&server, frontend.addresses(), &restrictions, models);
     // What the start needed: this thread does nothing from here on.
     unused::give_to_system();
-    let number = watch
-        .wait()
-        .ok_or_else(|| String::from("error: signals cannot be read"))?;
-    log::info!("{} received, stopping", signals::signal_name(number));
-    service.stopping();
+    let successor = wait_for_end(&watch, &frontend, &upgrade);
+    let times = match successor {
+        None => {
+            service.stopping();
+            times
+        }
+        Some(process) => {
+            service.left_to(process);
+            let deadline = Instant::now() + times.exit_timeout;
+            frontend.retire(deadline, |seconds| server.log_in_flight(seconds));
+            // Nobody has to be told to look elsewhere.
+            StopTimes {
+                drain_delay: Duration::ZERO,
+                ..times
+            }
+        }
+    };
     drop(poller);
     stop(&times, &server, frontend).map_err(StartFailure::from)
+}
+
+/// Blocks until the server is to end: by a signal, or because the process with this number serves in
+/// its place.
+fn wait_for_end(watch: &SignalWatch, frontend: &Frontend, upgrade: &Upgrade) -> Option<u32> {
+    loop {
+        match watch.wait() {
+            Demand::Stop(number) => {
+                log::info!("{} received, stopping", signals::signal_name(number));
+                upgrade.abandon();
+                return None;
+            }
+            Demand::Upgrade => {
+                let sender = watch.sender();
+                upgrade.begin(&frontend.listeners(), move |process| {
+                    // Nobody listens where the process ends anyway.
+                    let _ = sender.send(Demand::Leave(process));
+                });
+            }
+            Demand::Leave(process) => {
+                log::info!("process {process} serves in this one's place");
+                return Some(process);
+            }
+        }
+    }
+}
+
+/// The sockets that the process was started with, and the word that the one waits for which hands
+/// them over.
+fn passed_sockets() -> Result<(Vec<PassedSocket>, Option<Handover>), String> {
+    let mut passed = conch_net::take_sockets(&environment)
+        .map_err(|error| format!("error: LISTEN_FDS: {error}"))?;
+    let mut handover = Handover::take(&environment).map_err(|error| format!("error: {error}"))?;
+    if let Some(handover) = &mut handover {
+        passed.append(&mut handover.sockets);
+    }
+    Ok((passed, handover))
 }
 
 /// The options with the models that lie in no repository, and the repository that they are laid out
@@ -267,7 +321,7 @@ fn start_reporting(arguments: &Arguments) -> Result<(), String> {
 /// The signals that stop the server or reload its files. Others that would end it are survived.
 fn install_signals() -> std::io::Result<Signals> {
     let [interrupt, terminate] = signal::STOPS;
-    let signals = Signals::install(&[interrupt, terminate, signal::RELOAD])?;
+    let signals = Signals::install(&[interrupt, terminate, signal::RELOAD, signal::UPGRADE])?;
     signal::survive_size_limits()?;
     signal::survive_stray_signals()?;
     Ok(signals)

@@ -64,6 +64,12 @@ impl Service {
         self.tell("STOPPING=1\nSTATUS=finishing what is in flight");
     }
 
+    /// Another process is the service from here on.
+    pub fn left_to(&self, process: u32) {
+        self.phase.store(STOPPING, Ordering::Release);
+        self.tell(&format!("MAINPID={process}"));
+    }
+
     fn tell(&self, assignments: &str) {
         let Some(manager) = &self.manager else {
             return;

@@ -9,10 +9,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{io, thread};
+use std::thread;
 
 use conch_log as log;
-use conch_net::{Listener, Successor};
+use conch_net::{Handover, Listener, Successor};
+
+/// Tells the process that this one replaces that it serves.
+pub fn take_over(handover: Handover) {
+    if let Err(error) = handover.serves() {
+        log::warning!("the process that this one replaces does not hear that it serves: {error}");
+    }
+}
 
 /// What a new process is started from.
 pub struct Upgrade {
@@ -24,15 +31,14 @@ pub struct Upgrade {
 
 impl Upgrade {
     /// Remembers the file of this process: later the system may know it as deleted.
-    ///
-    /// # Errors
-    /// The system does not tell.
-    pub fn new() -> io::Result<Upgrade> {
-        Ok(Upgrade {
-            program: std::env::current_exe()?,
-            arguments: std::env::args_os().skip(1).collect(),
+    pub fn new() -> Upgrade {
+        let mut arguments = std::env::args_os();
+        let called = arguments.next().unwrap_or_default();
+        Upgrade {
+            program: std::env::current_exe().unwrap_or_else(|_| called.into()),
+            arguments: arguments.collect(),
             under_way: Arc::default(),
-        })
+        }
     }
 
     /// Starts the new process. `replaced` is called with its number once it serves, on a thread that
@@ -43,7 +49,14 @@ impl Upgrade {
         replaced: impl FnOnce(u32) + Send + 'static,
     ) {
         let program = self.program.display();
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::process::id() == 1 {
+            log::warning!("SIGUSR2 changes nothing: the end of process 1 would end its container");
+            return;
+        }
+        let mut under_way = self
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(process) = *under_way {
             log::warning!("process {process} is being started in this one's place already");
             return;
@@ -68,9 +81,11 @@ impl Upgrade {
                 *own.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
         };
-        let spawned = thread::Builder::new().name(String::from("upgrade")).spawn(wait);
+        let spawned = thread::Builder::new()
+            .name(String::from("upgrade"))
+            .spawn(wait);
         if let Err(error) = spawned {
-            // Its end of the pipe is closed with the thread's state: the new process ends.
+            conch_net::signal::ask_to_end(process);
             log::error!("process {process} is not waited for, this one goes on: {error}");
             *under_way = None;
         }
@@ -78,7 +93,10 @@ impl Upgrade {
 
     /// Asks a process that is being started to end: nobody is to take this one's place.
     pub fn abandon(&self) {
-        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let under_way = self
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(process) = *under_way {
             conch_net::signal::ask_to_end(process);
         }

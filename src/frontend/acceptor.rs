@@ -76,6 +76,21 @@ impl Acceptor {
     pub(crate) fn stop(&mut self) {
         self.is_stopped.store(true, Ordering::Release);
         self.listener.shut_down();
+        self.join();
+    }
+
+    /// Leaves further connections to another process and waits for the thread.
+    pub(crate) fn leave(&mut self) {
+        self.is_stopped.store(true, Ordering::Release);
+        self.listener.leave();
+        self.join();
+    }
+
+    pub(crate) fn listener(&self) -> &Arc<Listener> {
+        &self.listener
+    }
+
+    fn join(&mut self) {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

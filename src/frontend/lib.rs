@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 use conch_control::server::Server;
 use conch_engine::Error;
 use conch_log as log;
-use conch_net::ListenAddress;
+use conch_net::{ListenAddress, Listener};
 
 use acceptor::{Acceptor, ConnectionLimit};
 use dashboard::thread::DashboardThread;
@@ -252,6 +252,17 @@ impl Frontend {
         &self.addresses
     }
 
+    /// Where it listens, under the names that [`FrontendOptions::passed_sockets`] have.
+    pub fn listeners(&self) -> Vec<(&'static str, Arc<Listener>)> {
+        let acceptors = self.acceptors.iter();
+        acceptors
+            .map(|(protocol, acceptor)| {
+                let listener = Arc::clone(acceptor.listener());
+                (listening::name_of(*protocol), listener)
+            })
+            .collect()
+    }
+
     /// The CPU of each shard.
     pub fn shard_cpus(&self) -> Vec<usize> {
         self.shards.iter().map(|shard| shard.cpu).collect()
@@ -277,7 +288,7 @@ impl Frontend {
     /// then is answered. Returns whether all have left. Blocks, and reports, as [`Frontend::drain`].
     pub fn retire(&mut self, deadline: Instant, report: impl Fn(u64)) -> bool {
         for (_, acceptor) in &mut self.acceptors {
-            acceptor.stop();
+            acceptor.leave();
         }
         for shard in &self.shards {
             shard.link.send(ShardMessage::Retire);

@@ -74,6 +74,12 @@ const NAMES: [(&str, Protocol); 5] = [
     ("vertex-ai", Protocol::VertexAi),
 ];
 
+/// What the socket of a protocol is called that is passed on.
+pub(crate) fn name_of(protocol: Protocol) -> &'static str {
+    let known = NAMES.iter().find(|(_, its)| *its == protocol);
+    known.map_or("", |(name, _)| name)
+}
+
 /// Which protocol each passed socket is for: by its name, or else the one that was to listen there.
 /// All sockets of one systemd unit have one name, by default the unit's.
 fn passed_by_protocol(options: &FrontendOptions) -> Result<Vec<(Protocol, Arc<Listener>)>, Error> {

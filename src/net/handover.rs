@@ -41,11 +41,13 @@ impl Successor {
     ///
     /// # Errors
     /// Of the start of a process.
-    pub fn start(command: &mut Command, listeners: &[(&str, Arc<Listener>)]) -> io::Result<Successor> {
+    pub fn start(
+        command: &mut Command,
+        listeners: &[(&str, Arc<Listener>)],
+    ) -> io::Result<Successor> {
         let (ready, told) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let named = |(name, listener): &(&str, Arc<Listener>)| {
-            format!("{name}:{}", listener.as_raw_fd())
-        };
+        let named =
+            |(name, listener): &(&str, Arc<Listener>)| format!("{name}:{}", listener.as_raw_fd());
         let sockets: Vec<String> = listeners.iter().map(named).collect();
         command
             .env(SOCKETS, sockets.join(","))

@@ -7,6 +7,7 @@
 //! thread gets is decided by the callers. Nothing here starts a thread.
 
 pub mod affinity;
+mod handover;
 pub mod limits;
 mod listener;
 pub mod machine;
@@ -21,6 +22,7 @@ mod thread_usage;
 pub mod uring;
 mod wake_event;
 
+pub use handover::{Handover, Successor};
 pub use listener::{ListenAddress, Listener};
 pub use output::take_stdout;
 pub use passed::{PassedSocket, take_sockets};

@@ -5,9 +5,10 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -55,10 +56,11 @@ pub struct Listener {
     socket: OwnedFd,
     address: ListenAddress,
     /// Of a Unix socket: removed with the listener.
-    _file: Option<UnixSocketFile>,
-    /// Of a socket that others hold as well: ends a wait, in place of shutting the socket down for
-    /// all of them.
-    end: Option<WakeEvent>,
+    file: Option<UnixSocketFile>,
+    /// Ends a wait.
+    end: WakeEvent,
+    /// Others hold the socket as well, or will: it is not to be shut down for all of them.
+    is_shared: AtomicBool,
 }
 
 impl Listener {
@@ -84,12 +86,7 @@ impl Listener {
         let named = |error| unix_error(path, &error);
         let (socket, file) = UnixSocketFile::bind(path, mode).map_err(named)?;
         rustix::net::listen(&socket, BACKLOG).map_err(|error| named(error.into()))?;
-        Ok(Listener {
-            socket,
-            address: ListenAddress::Unix(path.to_owned()),
-            _file: Some(file),
-            end: None,
-        })
+        Listener::of(socket, ListenAddress::Unix(path.to_owned()), Some(file)).map_err(named)
     }
 
     /// Accepts from a socket that listens already, and that others hold as well: it goes on
@@ -111,13 +108,24 @@ impl Listener {
         if address.tcp().is_some() {
             sockopt::set_socket_keepalive(&socket, true)?;
         }
+        let listener = Listener::of(socket, address, None)?;
+        listener.is_shared.store(true, Ordering::Release);
+        Ok(listener)
+    }
+
+    fn of(
+        socket: OwnedFd,
+        address: ListenAddress,
+        file: Option<UnixSocketFile>,
+    ) -> io::Result<Listener> {
         // Where several processes wait, one gets the connection and the others must not block.
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Listener {
             socket,
             address,
-            _file: None,
-            end: Some(WakeEvent::new()?),
+            file,
+            end: WakeEvent::new()?,
+            is_shared: AtomicBool::new(false),
         })
     }
 
@@ -168,12 +176,7 @@ impl Listener {
         rustix::net::listen(&socket, BACKLOG)?;
         let listener = std::net::TcpListener::from(socket);
         let address = listener.local_addr()?;
-        Ok(Listener {
-            socket: listener.into(),
-            address: ListenAddress::Tcp(address),
-            _file: None,
-            end: None,
-        })
+        Listener::of(listener.into(), ListenAddress::Tcp(address), None)
     }
 
     /// The bound address, with the port that the kernel chose.
@@ -185,16 +188,13 @@ impl Listener {
     /// backends do not inherit it.
     ///
     /// # Errors
-    /// `EINVAL` after [`Listener::shut_down`]; `EMFILE` and the like when the system has no room.
+    /// `EINVAL` after [`Listener::shut_down`] or [`Listener::leave`]; `EMFILE` and the like when the system has no room.
     pub fn accept(&self) -> io::Result<OwnedFd> {
         let accept = || rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC);
-        let Some(end) = &self.end else {
-            return Ok(accept()?);
-        };
         loop {
             let mut watched = [
                 PollFd::new(&self.socket, PollFlags::IN),
-                PollFd::new(end, PollFlags::IN),
+                PollFd::new(&self.end, PollFlags::IN),
             ];
             match rustix::event::poll(&mut watched, None) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -214,12 +214,27 @@ impl Listener {
     /// Ends a pending and every later [`Listener::accept`], from any thread; later connection
     /// attempts are refused, or, where the socket is another's as well, wait for who accepts next.
     pub fn shut_down(&self) {
-        if let Some(end) = &self.end {
-            end.raise();
-            return;
+        self.end.raise();
+        if !self.is_shared.load(Ordering::Acquire) {
+            // A socket that is shut down already says so, which is of no interest here.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         }
-        // A socket that is shut down already says so, which is of no interest here.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Ends a pending and every later [`Listener::accept`], and leaves the socket and its file to
+    /// another process, which accepts from it.
+    pub fn leave(&self) {
+        self.is_shared.store(true, Ordering::Release);
+        if let Some(file) = &self.file {
+            file.leave();
+        }
+        self.end.raise();
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 }
 
@@ -269,7 +284,6 @@ mod tests {
     use rustix::io::FdFlags;
     use std::io::Write;
     use std::net::TcpStream;
-    use std::os::fd::AsRawFd;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{self as unix, UnixStream};

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -16,6 +17,8 @@ pub(crate) struct UnixSocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
+    /// Another process serves it.
+    is_left: AtomicBool,
 }
 
 impl UnixSocketFile {
@@ -38,6 +41,7 @@ impl UnixSocketFile {
         let file = UnixSocketFile {
             path: path.to_owned(),
             identity: identity(path)?,
+            is_left: AtomicBool::new(false),
         };
         // Nobody can connect before it listens.
         if let Some(mode) = mode {
@@ -47,9 +51,18 @@ impl UnixSocketFile {
     }
 }
 
+impl UnixSocketFile {
+    /// Leaves the file where it is, on drop as well.
+    pub(crate) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+    }
+}
+
 impl Drop for UnixSocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+        if !self.is_left.load(Ordering::Acquire)
+            && identity(&self.path).is_ok_and(|now| now == self.identity)
+        {
             // It is in nobody's way: the next server replaces it.
             let _ = fs::remove_file(&self.path);
         }

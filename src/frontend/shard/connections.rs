@@ -196,7 +196,9 @@ impl ConnectionTable {
                 let own_ns = state.deadline_ns.get();
                 let farewell_ns = now_ns.saturating_add(FAREWELL.as_nanos() as u64);
                 let is_sooner = own_ns != 0 && own_ns < farewell_ns;
-                state.deadline_ns.set(if is_sooner { own_ns } else { farewell_ns });
+                state
+                    .deadline_ns
+                    .set(if is_sooner { own_ns } else { farewell_ns });
             } else {
                 conch_net::stop_receiving(state.socket);
             }

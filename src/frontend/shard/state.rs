@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use conch_control::server::Server;
-use conch_engine::{Completion, clock};
 use conch_engine::model::registry::RegistryReader;
+use conch_engine::{Completion, clock};
 use conch_memory::{Budget, Pool};
 
 use super::admission::{Admission, WaitingShards};
