@@ -193,16 +193,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
             return Err(format!("error: creating server: {code} - {reason}").into());
         }
     };
-    let mut frontend = match conch_frontend::start(network, Arc::clone(&server)) {
-        Ok(frontend) => frontend,
-        Err(error) => {
-            let mut failure = network_failure(error);
-            if let Err(error) = server.stop() {
-                failure = format!("{} ({error})", failure.message).into();
-            }
-            return Err(failure);
-        }
-    };
+    let frontend = start_network(network, &server)?;
     let poller = poll_period
         .map(|period| poll::Poller::start(Arc::clone(&server), period))
         .transpose();
@@ -218,29 +209,46 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
     examples::print(&server, frontend.addresses(), &restrictions, models);
     // What the start needed: this thread does nothing from here on.
     unused::give_to_system();
-    let successor = wait_for_end(&watch, &frontend, &upgrade);
-    let times = match successor {
+    let replacement = wait_for_end(&watch, &frontend, &upgrade);
+    drop(poller);
+    let ended = match replacement {
         None => {
             service.stopping();
-            times
+            stop(&times, &server, frontend)
         }
         Some(process) => {
             service.left_to(process);
-            let deadline = Instant::now() + times.exit_timeout;
-            frontend.retire(deadline, |seconds| server.log_in_flight(seconds));
-            // Nobody has to be told to look elsewhere.
-            StopTimes {
-                drain_delay: Duration::ZERO,
-                ..times
-            }
+            leave(times, &server, frontend)
         }
     };
-    drop(poller);
-    stop(&times, &server, frontend).map_err(StartFailure::from)
+    ended.map_err(StartFailure::from)
 }
 
-/// Blocks until the server is to end: by a signal, or because the process with this number serves in
-/// its place.
+/// Leaves all clients to another process, and stops.
+fn leave(times: StopTimes, server: &Server, mut frontend: Frontend) -> Result<(), String> {
+    let deadline = Instant::now() + times.exit_timeout;
+    frontend.retire(deadline, |seconds| server.log_in_flight(seconds));
+    // Nobody has to be told to look elsewhere.
+    let times = StopTimes {
+        drain_delay: Duration::ZERO,
+        ..times
+    };
+    stop(&times, server, frontend)
+}
+
+/// The network side. Where it does not start, the server ends.
+fn start_network(network: FrontendOptions, server: &Arc<Server>) -> Result<Frontend, StartFailure> {
+    conch_frontend::start(network, Arc::clone(server)).map_err(|error| {
+        let failure = network_failure(error);
+        match server.stop() {
+            Ok(()) => failure,
+            Err(error) => format!("{} ({error})", failure.message).into(),
+        }
+    })
+}
+
+/// Blocks until the server is to end: by a signal, or because the process with this number serves
+/// in its place.
 fn wait_for_end(watch: &SignalWatch, frontend: &Frontend, upgrade: &Upgrade) -> Option<u32> {
     loop {
         match watch.wait() {

@@ -1,8 +1,9 @@
 //! The thread that reads signals, from before the first model is loaded until the end.
 //!
-//! SIGINT and SIGTERM go on to whoever waits for the end, as does SIGUSR2, once models are loaded. While models load nobody does: then the
-//! start is asked to give up, and the process ends when the time for its end is over, whatever
-//! backends are at. SIGHUP opens the log file and the certificates anew.
+//! SIGINT, SIGTERM and SIGUSR2 go on to the main thread, which waits for them once models are
+//! loaded. While models load SIGINT and SIGTERM ask the start to give up, and the process ends when
+//! the time for its end is over, whatever backends are at; SIGUSR2 changes nothing. SIGHUP opens
+//! the log file anew and has certificates and rules of callers read again.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

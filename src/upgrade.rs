@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use conch_log as log;
-use conch_net::{Handover, Listener, Successor};
+use conch_net::{Handover, Listener, ReplacementProcess};
 
 /// Tells the process that this one replaces that it serves.
 pub fn take_over(handover: Handover) {
@@ -41,8 +41,8 @@ impl Upgrade {
         }
     }
 
-    /// Starts the new process. `replaced` is called with its number once it serves, on a thread that
-    /// waits for that.
+    /// Starts the new process. `replaced` is called with its number once it serves, on a thread
+    /// that waits for that.
     pub fn begin(
         &self,
         listeners: &[(&'static str, Arc<Listener>)],
@@ -63,18 +63,18 @@ impl Upgrade {
         }
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
-        let mut successor = match Successor::start(&mut command, listeners) {
-            Ok(successor) => successor,
+        let mut replacement = match ReplacementProcess::start(&mut command, listeners) {
+            Ok(replacement) => replacement,
             Err(error) => {
                 log::error!("{program} cannot be started in this process's place: {error}");
                 return;
             }
         };
-        let process = successor.process_id();
+        let process = replacement.process_id();
         *under_way = Some(process);
         log::info!("{program} starts as process {process}, to take this one's place");
         let own = Arc::clone(&self.under_way);
-        let wait = move || match successor.wait_until_ready() {
+        let wait = move || match replacement.wait_until_ready() {
             Ok(()) => replaced(process),
             Err(error) => {
                 log::error!("process {process} does not serve, this one goes on: {error}");

@@ -3,18 +3,13 @@
 use std::process::ExitCode;
 
 use conch_cli::TopCommand;
-use conch_top::TopAddress;
 
 /// Shows it until the user ends that, or prints it once.
 pub fn run(command: &TopCommand) -> ExitCode {
-    let address = match &command.address {
-        Some(text) => TopAddress::parse(text),
-        None => Ok(TopAddress::default()),
+    let shown = match command.prints_once {
+        true => conch_top::print_once(&command.server),
+        false => conch_top::watch(&command.server),
     };
-    let shown = address.and_then(|address| match command.prints_once {
-        true => conch_top::print_once(address),
-        false => conch_top::watch(address),
-    });
     match shown {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {

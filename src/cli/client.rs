@@ -69,7 +69,7 @@ impl ClientArguments {
                 self.server.url = words.parsed(name, ServerUrl::parse)?;
                 self.has_url = true;
             }
-            "header" => self.server.headers.push(words.parsed(name, header)?),
+            "header" => self.server.headers.push(words.parsed(name, parse_header)?),
             "timeout" => {
                 let seconds = words.number(name, 0.001, TIMEOUT_SECONDS_MAX)?;
                 self.server.timeout = Duration::from_secs_f64(seconds);
@@ -178,7 +178,7 @@ fn shape(text: &str) -> Result<(String, Vec<i64>), String> {
 }
 
 /// The value may be a secret, and is not shown.
-fn header(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_header(text: &str) -> Result<(String, String), String> {
     match text.split_once(':') {
         Some((name, value)) if !name.trim().is_empty() => {
             Ok((String::from(name.trim()), String::from(value.trim())))

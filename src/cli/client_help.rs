@@ -118,7 +118,35 @@ Server:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::parse_infer;
+    use crate::client_bench::parse_bench;
+    use crate::client_top::parse_top;
     use crate::command_table::COMMANDS;
+    use crate::flag::EarlyExit;
+
+    #[test]
+    fn every_option_of_the_table_is_taken() {
+        let refused = |name: &str, words: [&str; 2]| {
+            let words = words.map(String::from).into_iter();
+            match name {
+                "infer" => parse_infer(words).err(),
+                "bench" => parse_bench(words).err(),
+                _ => parse_top(words).err(),
+            }
+        };
+        for name in ["infer", "bench", "top"] {
+            let row = COMMANDS.iter().find(|command| command.name == name);
+            for flag in row.unwrap().flags {
+                let exit = refused(name, ["m", &format!("--{flag}")]);
+                // Most want a value.
+                if let Some(EarlyExit::BadCommand(reason)) = exit {
+                    assert!(reason.contains("needs a value"), "{name} {flag}: {reason}");
+                }
+            }
+            let unknown = refused(name, ["m", "--no-such"]);
+            assert!(matches!(unknown, Some(EarlyExit::BadCommand(_))), "{name}");
+        }
+    }
 
     #[test]
     fn every_option_is_explained() {

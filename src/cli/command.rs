@@ -7,6 +7,7 @@ use conch_client::options::{BenchOptions, InferOptions};
 use crate::arguments::Arguments;
 use crate::client::parse_infer;
 use crate::client_bench::parse_bench;
+use crate::client_top::{TopCommand, parse_top};
 use crate::cloud::CloudVariables;
 use crate::command_table::{BENCH, COMMANDS, COMPLETIONS, DOCTOR, INFER, MANUAL, TOP};
 use crate::completions::Shell;
@@ -44,15 +45,6 @@ pub struct CheckCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoctorCommand {
     pub prints_json: bool,
-}
-
-/// `conch top`: shows in a terminal what a server does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TopCommand {
-    /// Of the server's metrics port, as the user wrote it; none: the usual one of this machine.
-    pub address: Option<String>,
-    /// Print one second as text.
-    pub prints_once: bool,
 }
 
 /// Reads the words after the program's name.
@@ -120,21 +112,6 @@ fn parse_doctor(words: impl Iterator<Item = String>) -> Result<DoctorCommand, Ea
     Ok(DoctorCommand { prints_json })
 }
 
-fn parse_top(words: impl Iterator<Item = String>) -> Result<TopCommand, EarlyExit> {
-    let mut top = TopCommand::default();
-    for word in words {
-        match word.as_str() {
-            "-h" | "--help" => return Err(EarlyExit::TopHelp),
-            "--once" => top.prints_once = true,
-            address if !address.starts_with('-') && top.address.is_none() => {
-                top.address = Some(word);
-            }
-            _ => return Err(unexpected(Some(word), TOP_HINT)),
-        }
-    }
-    Ok(top)
-}
-
 fn parse_check(
     words: impl Iterator<Item = String>,
     environment: CloudVariables<'_>,
@@ -169,7 +146,6 @@ fn parse_check(
 
 const COMPLETIONS_HINT: &str = "Usage: conch completions bash|zsh|fish";
 const MANUAL_HINT: &str = "Usage: conch man";
-const TOP_HINT: &str = "Usage: conch top [ADDRESS] [--once]; 'conch top --help' tells more.";
 const DOCTOR_HINT: &str = "Usage: conch doctor [--json]; 'conch doctor --help' tells more.";
 const HINT: &str = "Usage: conch check REPOSITORY... [--load] [--json] [options]; 'conch check \
                     --help' tells more.";
@@ -230,32 +206,6 @@ mod tests {
                 panic!("{line}");
             };
             assert!(reason.contains("Usage: conch doctor"), "{line}: {reason}");
-        }
-    }
-
-    #[test]
-    fn top_takes_an_address() {
-        for (line, address, prints_once) in [
-            ("top", None, false),
-            ("top --once", None, true),
-            ("top host:8002 --once", Some("host:8002"), true),
-            ("top unix:/a", Some("unix:/a"), false),
-        ] {
-            let expected = TopCommand {
-                address: address.map(String::from),
-                prints_once,
-            };
-            match parsed(line) {
-                Ok(Command::Top(top)) => assert_eq!(top, expected, "{line}"),
-                other => panic!("{line}: {other:?}"),
-            }
-        }
-        assert_eq!(parsed("top --help").unwrap_err(), EarlyExit::TopHelp);
-        for line in ["top a b", "top --once=1", "top -x"] {
-            let Err(EarlyExit::Bad { reason, .. }) = parsed(line) else {
-                panic!("{line}");
-            };
-            assert!(reason.contains("Usage: conch top"), "{line}: {reason}");
         }
     }
 

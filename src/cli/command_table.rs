@@ -81,9 +81,9 @@ pub const COMMANDS: [CommandRow; 7] = [
     },
     CommandRow {
         name: TOP,
-        usage: "top [ADDRESS] [--once]",
+        usage: "top [ADDRESS] [--once] [options]",
         summary: "Show in a terminal what a server with --dashboard does",
-        flags: &["once"],
+        flags: &["once", "header", "ca-certificate"],
     },
     CommandRow {
         name: COMPLETIONS,

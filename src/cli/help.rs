@@ -187,17 +187,21 @@ Usage: conch doctor [--json]
 ";
 
 const TOP: &str = "\
-Usage: conch top [ADDRESS] [--once]
+Usage: conch top [ADDRESS] [--once] [options]
 
   Shows in a terminal, second by second, what a server does that was started with --dashboard:
   requests, latencies, queues and batches of each model, instances, errors, memory, connections,
   loads in progress and the slowest requests. Up and down choose a model, q ends.
 
-  ADDRESS is that of its metrics port: [http://]host[:port] or unix:<path>.
+  ADDRESS is that of its metrics port: [http://]HOST[:PORT], https://HOST[:PORT] or unix:/PATH.
 \tDefault: http://localhost:8002.
 
   --once
 \tPrint one second as text, for scripts. The exit code is 1 if the server cannot be asked.
+  --header 'NAME: VALUE'
+\tA header of the request, such as the token of a caller. May be repeated.
+  --ca-certificate FILE
+\tThe certificates, in PEM, that vouch for a server with https. Default: those of the system
 ";
 
 /// Flags that change what a check sees.

@@ -11,6 +11,7 @@ mod check;
 mod client;
 mod client_bench;
 mod client_help;
+mod client_top;
 mod client_words;
 mod cloud;
 mod collector;
@@ -37,8 +38,9 @@ mod values;
 mod tests;
 
 pub use arguments::Arguments;
+pub use client_top::TopCommand;
 pub use cloud::CloudVariables;
-pub use command::{CheckCommand, Command, DoctorCommand, TopCommand, parse_command};
+pub use command::{CheckCommand, Command, DoctorCommand, parse_command};
 pub use completions::{Shell, completions};
 pub use flag::EarlyExit;
 pub use help::{text, usage, version};

@@ -1,5 +1,5 @@
-//! What `conch infer` and `conch bench` do: they ask a running server of the KServe v2 protocol,
-//! conch or another.
+//! The clients in the executable: `conch infer` and `conch bench` ask a running server of the
+//! KServe v2 protocol, conch or another, and `conch top` reads a stream by [`open_stream`].
 //!
 //! - [`options`]: what is to be done, as the command line says it.
 //! - `http`: requests to one server, over TCP, TLS or a Unix socket.
@@ -30,5 +30,6 @@ mod url;
 
 pub use bench::bench;
 pub use error::ClientError;
+pub use http::{StreamedAnswer, open_stream};
 pub use infer::infer;
 pub use url::ServerUrl;

@@ -54,6 +54,28 @@ impl ServerUrl {
         })
     }
 
+    /// [`ServerUrl::parse`], with `port` where the text has none.
+    ///
+    /// # Errors
+    /// What is wrong with `text`.
+    pub fn parse_with_port(text: &str, port: u16) -> Result<ServerUrl, String> {
+        let mut url = ServerUrl::parse(text)?;
+        if url.socket.is_none() && !url.has_port() {
+            let place = url.origin.find("://").map_or(0, |scheme| scheme + 3);
+            url.origin
+                .insert_str(place + url.authority.len(), &format!(":{port}"));
+            url.authority = format!("{}:{port}", url.authority);
+        }
+        Ok(url)
+    }
+
+    /// Whether the address names a port, which follows the last colon, unless that is within an
+    /// address of IPv6.
+    pub(crate) fn has_port(&self) -> bool {
+        let port = self.authority.rsplit_once(':').map(|(_, port)| port);
+        port.is_some_and(|port| !port.contains(']'))
+    }
+
     pub fn origin(&self) -> &str {
         &self.origin
     }
@@ -100,6 +122,18 @@ mod tests {
                 "{text}"
             );
             assert_eq!(url.shown(), origin);
+        }
+        for (text, expected) in [
+            ("h", "http://h:8002"),
+            ("http://http/a", "http://http:8002/a"),
+            ("https://h", "https://h:8002"),
+            ("[::1]", "http://[::1]:8002"),
+            ("h:1", "http://h:1"),
+            ("unix:/run/s", "unix:/run/s"),
+        ] {
+            let url = ServerUrl::parse_with_port(text, 8002).unwrap();
+            assert_eq!(url.shown(), expected);
+            assert!(url.socket().is_some() || url.has_port());
         }
         let url = ServerUrl::parse("unix:/run/s").unwrap();
         assert_eq!(url.socket(), Some(&PathBuf::from("/run/s")));

@@ -284,8 +284,9 @@ impl Frontend {
     }
 
     /// Leaves new connections to another process, and waits until clients have left the open ones,
-    /// at most until `deadline`: they are told to at their next request, and whatever they ask until
-    /// then is answered. Returns whether all have left. Blocks, and reports, as [`Frontend::drain`].
+    /// at most until `deadline`: they are told to at their next request, and whatever they ask
+    /// until then is answered. Returns whether all have left. Blocks, and reports, as
+    /// [`Frontend::drain`].
     pub fn retire(&mut self, deadline: Instant, report: impl Fn(u64)) -> bool {
         for (_, acceptor) in &mut self.acceptors {
             acceptor.leave();

@@ -24,7 +24,7 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// A process that was started to take this one's place.
 #[derive(Debug)]
-pub struct Successor {
+pub struct ReplacementProcess {
     child: Child,
     ready: File,
 }
@@ -36,7 +36,7 @@ pub struct Handover {
     ready: File,
 }
 
-impl Successor {
+impl ReplacementProcess {
     /// Starts `command` with the listeners, each under its name.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Successor {
     pub fn start(
         command: &mut Command,
         listeners: &[(&str, Arc<Listener>)],
-    ) -> io::Result<Successor> {
+    ) -> io::Result<ReplacementProcess> {
         let (ready, told) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let named =
             |(name, listener): &(&str, Arc<Listener>)| format!("{name}:{}", listener.as_raw_fd());
@@ -69,7 +69,7 @@ impl Successor {
         // SAFETY: between fork and exec it makes system calls only, and allocates nothing.
         unsafe { command.pre_exec(keep_open) };
         let child = command.spawn()?;
-        Ok(Successor {
+        Ok(ReplacementProcess {
             child,
             ready: ready.into(),
         })

@@ -22,7 +22,7 @@ mod thread_usage;
 pub mod uring;
 mod wake_event;
 
-pub use handover::{Handover, Successor};
+pub use handover::{Handover, ReplacementProcess};
 pub use listener::{ListenAddress, Listener};
 pub use output::take_stdout;
 pub use passed::{PassedSocket, take_sockets};

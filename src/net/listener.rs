@@ -188,7 +188,8 @@ impl Listener {
     /// backends do not inherit it.
     ///
     /// # Errors
-    /// `EINVAL` after [`Listener::shut_down`] or [`Listener::leave`]; `EMFILE` and the like when the system has no room.
+    /// `EINVAL` after [`Listener::shut_down`] or [`Listener::leave`]; `EMFILE` and the like when
+    /// the system has no room.
     pub fn accept(&self) -> io::Result<OwnedFd> {
         let accept = || rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC);
         loop {

@@ -4,8 +4,6 @@
 //! server may be of another version: what is missing in an event counts as 0.
 #![forbid(unsafe_code)]
 
-mod address;
-mod chunks;
 mod events;
 mod history;
 mod numbers;
@@ -21,8 +19,7 @@ use std::io::Write as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-pub use address::TopAddress;
-
+use conch_client::options::ConnectionOptions;
 use history::History;
 use screen::Screen;
 use stream::{StreamReader, StreamReport};
@@ -38,9 +35,9 @@ const ONCE_TIMEOUT: Duration = Duration::from_secs(15);
 ///
 /// # Errors
 /// Why there is nothing to print, in words for the user.
-pub fn print_once(address: TopAddress) -> Result<(), String> {
-    let reports = StreamReader::start(address.clone(), false);
-    let mut history = History::default();
+pub fn print_once(server: &ConnectionOptions) -> Result<(), String> {
+    let reports = StreamReader::start(server.clone(), false);
+    let (mut history, address) = (History::default(), server.url.shown());
     let deadline = Instant::now() + ONCE_TIMEOUT;
     while history.latest().is_none() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -67,14 +64,14 @@ pub fn print_once(address: TopAddress) -> Result<(), String> {
 ///
 /// # Errors
 /// Why there is no terminal to draw in.
-pub fn watch(address: TopAddress) -> Result<(), String> {
+pub fn watch(server: &ConnectionOptions) -> Result<(), String> {
     let terminal = Terminal::open()
         .map_err(|error| format!("no terminal: {error}; --once prints one second as text"))?;
-    let reports = StreamReader::start(address.clone(), true);
+    let reports = StreamReader::start(server.clone(), true);
     let mut top = Top {
         screen: Screen::default(),
         history: History::default(),
-        view: ViewState::of(&address),
+        view: ViewState::of(server.url.shown()),
     };
     let outcome = top.run(&terminal, &reports);
     drop(terminal);

@@ -1,20 +1,15 @@
 //! The thread that reads a server's events.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::os::unix::net::UnixStream;
+use std::io::{self, BufReader};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use crate::address::TopAddress;
-use crate::chunks::ChunkReader;
+use conch_client::open_stream;
+use conch_client::options::ConnectionOptions;
+
 use crate::events::read_event;
 use crate::sample::{Layout, Sample};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The server sends an event per second.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-const HEAD_BYTES_MAX: u64 = 64 << 10;
 /// Before a lost server is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Reports that are not drawn yet.
@@ -29,7 +24,7 @@ pub(crate) enum StreamReport {
 }
 
 pub(crate) struct StreamReader {
-    address: TopAddress,
+    server: ConnectionOptions,
     reports: SyncSender<StreamReport>,
 }
 
@@ -39,9 +34,9 @@ struct Unwanted;
 impl StreamReader {
     /// Reads on a thread of its own, which ends with the process, or at the first loss unless it
     /// `retries`.
-    pub(crate) fn start(address: TopAddress, retries: bool) -> Receiver<StreamReport> {
+    pub(crate) fn start(server: ConnectionOptions, retries: bool) -> Receiver<StreamReport> {
         let (reports, receiver) = sync_channel(REPORTS_MAX);
-        let reader = StreamReader { address, reports };
+        let reader = StreamReader { server, reports };
         let lost = reader.reports.clone();
         let started = std::thread::Builder::new()
             .name("events".to_owned())
@@ -68,12 +63,9 @@ impl StreamReader {
     }
 
     fn read_events(&self) -> io::Result<Result<(), Unwanted>> {
-        let mut source = BufReader::new(open(&self.address)?);
-        let is_chunked = read_head(&mut source)?;
-        let mut body: Box<dyn BufRead> = match is_chunked {
-            true => Box::new(BufReader::new(ChunkReader::new(source))),
-            false => Box::new(source),
-        };
+        let answer = open_stream(&self.server, "/dashboard/events")?;
+        check(answer.status.as_u16(), &answer.content_type)?;
+        let mut body = BufReader::new(answer.body);
         while let Some(event) = read_event(&mut body)? {
             let report = match &*event.name {
                 "layout" => StreamReport::Layout(serde_json::from_str(&event.data)?),
@@ -92,74 +84,18 @@ impl StreamReader {
     }
 }
 
-trait Connection: Read + Write {}
-impl<T: Read + Write> Connection for T {}
-
-/// Connects, and asks for the events.
-fn open(address: &TopAddress) -> io::Result<Box<dyn Connection>> {
-    let mut connection: Box<dyn Connection> = match address {
-        TopAddress::Tcp { host, port } => {
-            let stream = connect(host, *port)?;
-            stream.set_read_timeout(Some(SILENCE_MAX))?;
-            Box::new(stream)
-        }
-        TopAddress::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(SILENCE_MAX))?;
-            Box::new(stream)
-        }
-    };
-    let request = format!(
-        "GET /dashboard/events HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\n\r\n",
-        address.host_header()
-    );
-    connection.write_all(request.as_bytes())?;
-    Ok(connection)
-}
-
-/// By the first of the host's addresses that takes the connection.
-fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut outcome = Err(io::Error::new(
-        io::ErrorKind::NotFound,
-        "the host has no address",
-    ));
-    for address in (host, port).to_socket_addrs()? {
-        outcome = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
-        if outcome.is_ok() {
-            break;
-        }
-    }
-    outcome
-}
-
-/// Reads the head of the answer. Whether chunks follow.
-fn read_head(source: &mut impl BufRead) -> io::Result<bool> {
-    let mut head = source.by_ref().take(HEAD_BYTES_MAX);
-    let mut line = String::new();
-    head.read_line(&mut line)?;
-    let status: u16 = line
-        .strip_prefix("HTTP/1.1 ")
-        .and_then(|rest| rest.split(' ').next())
-        .and_then(|status| status.parse().ok())
-        .ok_or_else(|| refusal("no HTTP server answers there"))?;
-    let (mut is_chunked, mut is_stream) = (false, false);
-    loop {
-        line.clear();
-        if head.read_line(&mut line)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let lower = line.trim_end().to_ascii_lowercase();
-        match lower.split_once(": ") {
-            None => break,
-            Some(("transfer-encoding", value)) => is_chunked = value == "chunked",
-            Some(("content-type", value)) => is_stream = value.starts_with("text/event-stream"),
-            Some(_) => {}
-        }
-    }
+/// Whether the answer is a stream of events.
+///
+/// # Errors
+/// What it is instead.
+fn check(status: u16, content_type: &str) -> io::Result<()> {
     match status {
-        200 if is_stream => Ok(is_chunked),
+        200 if content_type.starts_with("text/event-stream") => Ok(()),
         200 | 404 => Err(refusal(
             "no dashboard is served there; it is on the metrics port of a server with --dashboard",
+        )),
+        401 | 403 => Err(refusal(
+            "the server wants a token that may read metrics: --header 'Authorization: Bearer ...'",
         )),
         503 => Err(refusal("the dashboard has as many clients as it may")),
         status => Err(refusal(&format!("the server answers with {status}"))),
@@ -188,31 +124,23 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_stream_or_says_why_not() {
-        let stream = "Content-Type: text/event-stream; charset=utf-8\r\n";
-        for (head, expected) in [
-            (format!("HTTP/1.1 200 OK\r\n{stream}\r\n"), Ok(false)),
+        let stream = "text/event-stream; charset=utf-8";
+        for (status, content_type, expected) in [
+            (200, stream, None),
+            (200, "", Some("no dashboard is served there")),
             (
-                format!("HTTP/1.1 200 OK\r\n{stream}Transfer-Encoding: chunked\r\n\r\n"),
-                Ok(true),
+                404,
+                "application/json",
+                Some("of a server with --dashboard"),
             ),
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".into(),
-                Err("no dashboard is served there"),
-            ),
-            (
-                "HTTP/1.1 404 Not Found\r\n\r\n".into(),
-                Err("of a server with --dashboard"),
-            ),
-            (
-                "HTTP/1.1 503 Service Unavailable\r\n\r\n".into(),
-                Err("as many clients"),
-            ),
-            ("SSH-2.0\r\n".into(), Err("no HTTP server")),
+            (401, "application/json", Some("wants a token")),
+            (503, "application/json", Some("as many clients")),
+            (500, stream, Some("answers with 500")),
         ] {
-            match (read_head(&mut head.as_bytes()), expected) {
-                (Ok(is_chunked), Ok(expected)) => assert_eq!(is_chunked, expected),
-                (Err(error), Err(expected)) => assert!(words(&error).contains(expected)),
-                (outcome, _) => panic!("{head}: {outcome:?}"),
+            match (check(status, content_type), expected) {
+                (Ok(()), None) => {}
+                (Err(error), Some(expected)) => assert!(words(&error).contains(expected)),
+                (outcome, _) => panic!("{status} {content_type}: {outcome:?}"),
             }
         }
     }

@@ -1,6 +1,5 @@
 //! What is shown, line by line.
 
-use crate::address::TopAddress;
 use crate::history::History;
 use crate::numbers::{bytes, count, cut, duration, padded, right};
 use crate::sample::{ModelKey, ModelSample, Sample, SlowSample, add_pairs};
@@ -34,9 +33,9 @@ pub(crate) struct ViewState {
 
 impl ViewState {
     /// Of a server that has told nothing yet.
-    pub(crate) fn of(address: &TopAddress) -> ViewState {
+    pub(crate) fn of(address: String) -> ViewState {
         ViewState {
-            address: address.to_string(),
+            address,
             link: "connecting".into(),
             chosen: None,
         }
@@ -510,7 +509,7 @@ mod tests {
 
     #[test]
     fn before_the_first_event_the_server_is_named() {
-        let state = ViewState::of(&TopAddress::parse("a:1").unwrap());
+        let state = ViewState::of("http://a:1".into());
         let shown = lines(&History::default(), &state, 80, Some(24));
         assert_eq!(text(&shown), "conch top  http://a:1  connecting");
     }

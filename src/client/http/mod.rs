@@ -2,6 +2,7 @@
 
 mod unix;
 
+use std::io::{self, Read};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -25,6 +26,65 @@ pub(crate) struct ServerClient {
     timeout: Duration,
 }
 
+/// An answer whose body goes on for as long as the server sends.
+pub struct StreamedAnswer {
+    pub status: http::StatusCode,
+    /// Empty without one.
+    pub content_type: String,
+    pub body: Box<dyn Read + Send>,
+}
+
+/// Asks for `path`. The timeout of `options` is for the connection, for the head of the answer and
+/// for each silence of its body, which is an error of kind `TimedOut` then.
+///
+/// # Errors
+/// The network's, and OTHER for headers or certificates that are of no use.
+pub fn open_stream(options: &ConnectionOptions, path: &str) -> io::Result<StreamedAnswer> {
+    let agent = agent(options).map_err(io::Error::other)?;
+    let mut request = agent.get(format!("{}{path}", options.url.origin()));
+    for (name, value) in &headers(&options.headers).map_err(io::Error::other)? {
+        request = request.header(name, value);
+    }
+    let request = request
+        .config()
+        .timeout_connect(Some(options.timeout))
+        .timeout_recv_response(Some(options.timeout))
+        .timeout_per_read(Some(options.timeout))
+        .build();
+    let answer = request.call().map_err(|cause| match cause {
+        ureq::Error::Timeout(_) => io::ErrorKind::TimedOut.into(),
+        cause => cause.into_io(),
+    })?;
+    let content_type = answer.headers().get(http::header::CONTENT_TYPE);
+    Ok(StreamedAnswer {
+        status: answer.status(),
+        content_type: content_type
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
+        body: Box::new(answer.into_body().into_reader()),
+    })
+}
+
+fn agent(options: &ConnectionOptions) -> Result<Agent, ClientError> {
+    let mut config = Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .user_agent(concat!("conch/", env!("CARGO_PKG_VERSION")));
+    if options.url.is_encrypted() {
+        config = config.tls_config(tls::config(options.ca_certificate.as_deref())?);
+    }
+    Ok(match options.url.socket() {
+        Some(path) => {
+            let connector = UnixConnector::new(path.clone());
+            // A proxy of the environment cannot reach a socket of this machine.
+            let config = config.proxy(None).build();
+            Agent::with_parts(config, connector, DefaultResolver::default())
+        }
+        None => config.build().new_agent(),
+    })
+}
+
 /// What a server answered.
 #[derive(Debug)]
 pub(crate) struct ServerAnswer {
@@ -38,24 +98,8 @@ impl ServerClient {
     /// # Errors
     /// Headers or certificates that are of no use.
     pub(crate) fn new(options: &ConnectionOptions) -> Result<ServerClient, ClientError> {
-        let mut config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent(concat!("conch/", env!("CARGO_PKG_VERSION")));
-        if options.url.is_encrypted() {
-            config = config.tls_config(tls::config(options.ca_certificate.as_deref())?);
-        }
-        let agent = match options.url.socket() {
-            Some(path) => {
-                let connector = UnixConnector::new(path.clone());
-                // A proxy of the environment cannot reach a socket of this machine.
-                let config = config.proxy(None).build();
-                Agent::with_parts(config, connector, DefaultResolver::default())
-            }
-            None => config.build().new_agent(),
-        };
         Ok(ServerClient {
-            agent,
+            agent: agent(options)?,
             origin: String::from(options.url.origin()),
             shown: options.url.shown(),
             headers: headers(&options.headers)?,

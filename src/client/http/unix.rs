@@ -57,14 +57,14 @@ impl Transport for UnixTransport {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
-        self.stream.set_write_timeout(left(timeout)?)?;
+        self.stream.set_write_timeout(left(timeout.for_write())?)?;
         let output = self.buffers.output().get(..amount).unwrap_or_default();
         let sent = (&self.stream).write_all(output);
         sent.map_err(|cause| late(cause, timeout))
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
-        self.stream.set_read_timeout(left(timeout)?)?;
+        self.stream.set_read_timeout(left(timeout.for_read())?)?;
         let room = self.buffers.input_append_buf();
         let received = (&self.stream).read(room);
         let count = received.map_err(|cause| late(cause, timeout))?;

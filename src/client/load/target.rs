@@ -60,11 +60,7 @@ impl LoadAddress {
             return Ok(LoadAddress::Unix(path.clone()));
         }
         let authority = url.authority();
-        // A port follows the last colon, unless that is within an address of IPv6.
-        let has_port = authority
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| !port.contains(']'));
-        let resolved = match has_port {
+        let resolved = match url.has_port() {
             true => authority.to_socket_addrs(),
             false => format!("{authority}:80").to_socket_addrs(),
         };

@@ -30,14 +30,14 @@ pub(crate) struct InstanceTimelines {
 struct Timeline {
     /// Monotonic ns; 0: it does not execute, or nobody looked when it began.
     begun_ns: AtomicU64,
-    /// Each a [`Cell`], at the place that its number has modulo their count.
+    /// Each a [`TimelineCell`], at the place that its number has modulo their count.
     cells: Box<[AtomicU64]>,
 }
 
 /// What happened in 10 ms: a number that counts them, microseconds of execution, and executions
 /// that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cell {
+struct TimelineCell {
     number: u64,
     busy_us: u64,
     count: u64,
@@ -139,9 +139,9 @@ impl Timeline {
         let Some(word) = self.cells.get((number % KEPT_CELLS) as usize) else {
             return;
         };
-        let mut cell = Cell::of(word.load(Ordering::Relaxed));
+        let mut cell = TimelineCell::of(word.load(Ordering::Relaxed));
         if cell.number != number & NUMBER_MAX {
-            cell = Cell {
+            cell = TimelineCell {
                 number: number & NUMBER_MAX,
                 busy_us: 0,
                 count: 0,
@@ -162,7 +162,7 @@ impl Timeline {
         };
         for number in end.saturating_sub(SHOWN_CELLS as u64)..end {
             let word = self.cells.get((number % KEPT_CELLS) as usize);
-            let cell = Cell::of(word.map_or(0, |word| word.load(Ordering::Relaxed)));
+            let cell = TimelineCell::of(word.map_or(0, |word| word.load(Ordering::Relaxed)));
             let mut busy_us = 0;
             if cell.number == number & NUMBER_MAX {
                 busy_us = cell.busy_us;
@@ -191,9 +191,9 @@ fn busy_us_in(number: u64, begun_ns: u64, ended_ns: u64) -> u64 {
 /// The numbers of cells that a word can tell apart: 500 days of them.
 const NUMBER_MAX: u64 = (1 << (64 - BUSY_BITS - COUNT_BITS)) - 1;
 
-impl Cell {
-    fn of(word: u64) -> Cell {
-        Cell {
+impl TimelineCell {
+    fn of(word: u64) -> TimelineCell {
+        TimelineCell {
             number: word >> (BUSY_BITS + COUNT_BITS),
             busy_us: (word >> COUNT_BITS) & ((1 << BUSY_BITS) - 1),
             count: word & ((1 << COUNT_BITS) - 1),
@@ -292,18 +292,18 @@ mod tests {
     #[test]
     fn a_cell_is_one_word() {
         for cell in [
-            Cell {
+            TimelineCell {
                 number: NUMBER_MAX,
                 busy_us: CELL_US,
                 count: (1 << COUNT_BITS) - 1,
             },
-            Cell {
+            TimelineCell {
                 number: 0,
                 busy_us: 1,
                 count: 0,
             },
         ] {
-            assert_eq!(Cell::of(cell.word()), cell);
+            assert_eq!(TimelineCell::of(cell.word()), cell);
         }
     }
 }

@@ -98,15 +98,15 @@ pub(super) struct Caller {
 
 /// Why a caller may not do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Denial {
-    /// It has presented no token, or none that is known.
-    Unknown(&'static str),
+pub(crate) enum AuthError {
+    /// It has presented no token, or none that is known: it may come again with one.
+    Unauthenticated(&'static str),
     Forbidden(String),
 }
 
 impl Caller {
     /// Whether the caller may do what `access` says with the models of `scope`.
-    pub(super) fn check(&self, access: Access, scope: ModelScope<'_>) -> Result<(), Denial> {
+    pub(super) fn check(&self, access: Access, scope: ModelScope<'_>) -> Result<(), AuthError> {
         if !self.apis.allows(access) {
             let api = match access {
                 Access::Of(category) => category.name(),
@@ -135,10 +135,10 @@ impl Caller {
         self.models.iter().any(|pattern| pattern.matches(model))
     }
 
-    fn denial(&self, what: &str) -> Denial {
+    fn denial(&self, what: &str) -> AuthError {
         match &self.name {
-            None => Denial::Unknown("this needs a bearer token"),
-            Some(name) => Denial::Forbidden(format!("'{name}' may not use {what}")),
+            None => AuthError::Unauthenticated("this needs a bearer token"),
+            Some(name) => AuthError::Forbidden(format!("'{name}' may not use {what}")),
         }
     }
 }
@@ -165,7 +165,7 @@ impl AuthRules {
         &self,
         authorization: Option<&[u8]>,
         peer_names: &[Box<str>],
-    ) -> Result<&Arc<Caller>, Denial> {
+    ) -> Result<&Arc<Caller>, AuthError> {
         let Some(authorization) = authorization else {
             let mut places = peer_names
                 .iter()
@@ -173,7 +173,7 @@ impl AuthRules {
             let caller = places.next().and_then(|place| self.callers.get(*place));
             return Ok(caller.unwrap_or(&self.unnamed));
         };
-        let token = bearer(authorization).ok_or(Denial::Unknown(
+        let token = bearer(authorization).ok_or(AuthError::Unauthenticated(
             "the authorization must be 'Bearer <token>'",
         ))?;
         let presented = sha256(token);
@@ -186,7 +186,7 @@ impl AuthRules {
         }
         found
             .and_then(|place| self.callers.get(place))
-            .ok_or(Denial::Unknown("the bearer token is not known"))
+            .ok_or(AuthError::Unauthenticated("the bearer token is not known"))
     }
 }
 
@@ -215,14 +215,6 @@ fn is_equal(one: &TokenHash, other: &TokenHash) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallerRights(Option<Arc<Caller>>);
 
-/// A model that a caller may not use.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ForbiddenModel {
-    /// Who presents a token might.
-    Unknown(&'static str),
-    Named(String),
-}
-
 impl CallerRights {
     pub(super) fn of(caller: Arc<Caller>) -> CallerRights {
         CallerRights(Some(caller))
@@ -238,7 +230,7 @@ impl CallerRights {
     ///
     /// # Errors
     /// It is not.
-    pub(crate) fn check(&self, access: Access, name: &str) -> Result<(), ForbiddenModel> {
+    pub(crate) fn check(&self, access: Access, name: &str) -> Result<(), AuthError> {
         let Some(caller) = &self.0 else {
             return Ok(());
         };
@@ -246,10 +238,7 @@ impl CallerRights {
             "" => ModelScope::All,
             name => ModelScope::One(name),
         };
-        caller.check(access, scope).map_err(|denial| match denial {
-            Denial::Unknown(words) => ForbiddenModel::Unknown(words),
-            Denial::Forbidden(words) => ForbiddenModel::Named(words),
-        })
+        caller.check(access, scope)
     }
 }
 
@@ -331,15 +320,15 @@ mod tests {
 
     #[test]
     fn who_may_do_what() {
-        use Denial::Unknown;
-        let forbidden = |text: &str| Err(Denial::Forbidden(text.to_owned()));
+        use AuthError::Unauthenticated;
+        let forbidden = |text: &str| Err(AuthError::Forbidden(text.to_owned()));
         let (health, inference) = (
             Access::Of(Category::Health),
             Access::Of(Category::Inference),
         );
         let statistics = Access::Of(Category::Statistics);
-        let needed = Err(Unknown("this needs a bearer token"));
-        let unknown = Err(Unknown("the bearer token is not known"));
+        let needed = Err(Unauthenticated("this needs a bearer token"));
+        let unknown = Err(Unauthenticated("the bearer token is not known"));
         let no_model = "'team' may not use model 'bert'";
         for (authorization, access, scope, expected) in [
             (None, health, ModelScope::None, Ok(())),
@@ -435,7 +424,7 @@ mod tests {
         let team = CallerRights::of(Arc::clone(&rules.callers[0]));
         assert_eq!(team.check(inference, "res"), Ok(()));
         for (name, what) in [("bert", "model 'bert'"), ("", "what concerns all models")] {
-            let expected = ForbiddenModel::Named(format!("'team' may not use {what}"));
+            let expected = AuthError::Forbidden(format!("'team' may not use {what}"));
             assert_eq!(team.check(inference, name), Err(expected));
         }
     }

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::access::GrantedRoute;
 use crate::access_log::AccessRecord;
-use crate::auth::{AccessDoor, CallerRights};
+use crate::auth::{Authorizer, CallerRights};
 use crate::coding::ContentCoding;
 use crate::shard::{ConnectionShares, Shard, Timer};
 use crate::trace::RemoteContext;
@@ -123,8 +123,8 @@ fn begin(
         return Err(GrpcStatus::new(GrpcCode::Unimplemented, "unknown method").into());
     };
     let (auth, restrictions) = (&shard.options.auth, &shard.options.grpc_restrictions);
-    let door = AccessDoor::new(auth, restrictions, shares.peer_names());
-    let passed = door.pass(method, |name| {
+    let authorizer = Authorizer::new(auth, restrictions, shares.peer_names());
+    let passed = authorizer.authorize(method, |name| {
         head.headers.get(name).map(http::HeaderValue::as_bytes)
     });
     let (granted, rights) = passed.map_err(GrpcStatus::from)?;

@@ -8,7 +8,7 @@ use conch_memory::{BudgetExhausted, OutOfMemory};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::auth::{AccessRefusal, ForbiddenModel};
+use crate::auth::{AccessRefusal, AuthError};
 use crate::coding::ContentCoding;
 
 /// gRPC status codes that this server sends.
@@ -78,11 +78,11 @@ impl GrpcStatus {
     }
 }
 
-impl From<ForbiddenModel> for GrpcStatus {
-    fn from(refused: ForbiddenModel) -> GrpcStatus {
-        match refused {
-            ForbiddenModel::Unknown(words) => GrpcStatus::new(GrpcCode::Unauthenticated, words),
-            ForbiddenModel::Named(words) => GrpcStatus::new(GrpcCode::PermissionDenied, words),
+impl From<AuthError> for GrpcStatus {
+    fn from(error: AuthError) -> GrpcStatus {
+        match error {
+            AuthError::Unauthenticated(words) => GrpcStatus::new(GrpcCode::Unauthenticated, words),
+            AuthError::Forbidden(words) => GrpcStatus::new(GrpcCode::PermissionDenied, words),
         }
     }
 }
@@ -97,10 +97,7 @@ impl From<AccessRefusal<'_>> for GrpcStatus {
                 );
                 GrpcStatus::new(GrpcCode::Unavailable, message)
             }
-            AccessRefusal::Unauthenticated(words) => {
-                GrpcStatus::new(GrpcCode::Unauthenticated, words)
-            }
-            AccessRefusal::Forbidden(words) => GrpcStatus::new(GrpcCode::PermissionDenied, words),
+            AccessRefusal::Denied(error) => error.into(),
         }
     }
 }

@@ -157,8 +157,8 @@ impl Shard {
         self.retire();
     }
 
-    /// Whether connections are to end after the request that they serve now, and what they are asked
-    /// until then is answered.
+    /// Whether connections are to end after the request that they serve now, and what they are
+    /// asked until then is answered.
     pub fn is_retiring(&self) -> bool {
         self.retirement.has_begun()
     }

@@ -38,7 +38,7 @@ class Completions(unittest.TestCase):
                 (("completions", ""), ["bash", "zsh", "fish"]),
                 (("completions", "z"), ["zsh"]),
                 (("doctor", ""), ["--json"]),
-                (("top", "--"), ["--once"]),
+                (("top", "--"), ["--once", "--header", "--ca-certificate"]),
                 (("man", ""), [""]),
                 (("check", "--js"), ["--json"]),
                 (("check", "--model-repo"), ["--model-repository"])):

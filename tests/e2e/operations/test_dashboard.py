@@ -239,7 +239,10 @@ class Top(ServerCase):
         self.assertNotIn("\x1b", done.stdout)
 
     def test_failures_are_told(self):
-        for words, expected in ((["--once", "https://a"], "'https' is not supported"), (["--once", "127.0.0.1:1"], "no server listens there"),
+        done = self.run_top("--once", "ftp://a")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, "'ftp://a' is not http://")
+        for words, expected in ((["--once", "127.0.0.1:1"], "no server listens there"),
                                 (["--once", self.server.http], "no dashboard is served there; it is on the metrics port")):
             done = self.run_top(*words)
             self.assertEqual((done.returncode, done.stdout), (1, ""), words)

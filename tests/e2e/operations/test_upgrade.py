@@ -13,7 +13,6 @@ import threading
 import time
 import unittest
 
-import grpc
 import numpy as np
 import tritonclient.grpc as grpcclient
 
@@ -21,6 +20,7 @@ import server as servers
 import wire
 from case import KIND, conch_only, needs_library
 from repository import Repository, identity
+from test_unix_sockets import LOCALHOST
 from waiting import until
 
 STREAM_COUNT = 16
@@ -117,7 +117,6 @@ class Upgrade(unittest.TestCase):
         self.program = self.folder / "conch"
         shutil.copy(servers.built("conch"), self.program)
         self.processes = []
-        self.addCleanup(self.end_processes)
 
     def start(self, *flags):
         before, os.environ["CONCH"] = os.environ.get("CONCH"), str(self.program)
@@ -128,6 +127,8 @@ class Upgrade(unittest.TestCase):
             if before:
                 os.environ["CONCH"] = before
         self.addCleanup(server.kill)
+        # Before that: they hold the output that it reads to the end.
+        self.addCleanup(self.end_processes)
         self.processes.append(server.pid)
         return server
 
@@ -196,6 +197,21 @@ class Upgrade(unittest.TestCase):
         self.assertEqual(server.process.wait(60), 0)
         self.assertEqual(server.get("/v2/health/ready")[0], 200)
 
+    def test_one_at_a_time_and_none_that_outlives_a_stop(self):
+        server = self.start()
+        slow = self.folder / "slow"
+        slow.write_text("#!/bin/sh\nexec sleep 600\n")
+        slow.chmod(0o755)
+        slow.rename(self.program)
+        os.kill(server.pid, signal.SIGUSR2)
+        server.wait_for_match(r"starts as process (\d+), to take this one's place")
+        self.processes.append(int(re.search(r"starts as process (\d+),", server.output)[1]))
+        os.kill(server.pid, signal.SIGUSR2)
+        server.wait_for_text(f"process {self.processes[-1]} is being started in this one's place already")
+        self.assertEqual(server.get("/v2/health/ready")[0], 200)
+        self.assertEqual(server.terminate(), 0)
+        until(lambda: not pathlib.Path(f"/proc/{self.processes[-1]}").exists(), "the end of the process that was started")
+
     def test_sockets_of_the_file_system(self):
         paths = {name: self.folder / f"{name}.sock" for name in ("http", "grpc")}
         server = self.start(*(f"--{name}-address=unix:{path}" for name, path in paths.items()))
@@ -210,7 +226,7 @@ class Upgrade(unittest.TestCase):
             link.connect(str(paths["http"]))
             link.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertEqual(wire.Replies(link).next()[0], 200)
-        with grpcclient.InferenceServerClient(f"unix:{paths['grpc']}") as client:
+        with grpcclient.InferenceServerClient(f"unix:{paths['grpc']}", channel_args=LOCALHOST) as client:
             self.assertTrue(client.is_server_ready())
 
     def test_connections_that_rest_are_told_to_go(self):

@@ -25,7 +25,7 @@ const DIMS_MAX: usize = 4;
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// What happens to a request that the server has.
-enum Happened {
+enum RequestEvent {
     Response { is_final: bool },
     Released,
 }
@@ -34,8 +34,8 @@ struct Embedder {
     server: *mut TRITONSERVER_Server,
     allocator: *mut TRITONSERVER_ResponseAllocator,
     /// For ever: a thread of the server may still be inside of it when its message has come.
-    sender: &'static Sender<Happened>,
-    receiver: Receiver<Happened>,
+    sender: &'static Sender<RequestEvent>,
+    receiver: Receiver<RequestEvent>,
 }
 
 // SAFETY: the objects may be used from any thread; the fuzzer has one.
@@ -44,9 +44,9 @@ unsafe impl Send for Embedder {}
 unsafe impl Sync for Embedder {}
 
 /// The bytes that say what is called.
-struct Choices<'a>(&'a [u8]);
+struct FuzzInput<'a>(&'a [u8]);
 
-impl Choices<'_> {
+impl FuzzInput<'_> {
     fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -152,7 +152,7 @@ unsafe extern "C" fn answered(
             ok(TRITONSERVER_InferenceResponseDelete(response));
         }
         let is_final = flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL != 0;
-        let _ = (*userp.cast::<Sender<Happened>>()).send(Happened::Response { is_final });
+        let _ = (*userp.cast::<Sender<RequestEvent>>()).send(RequestEvent::Response { is_final });
     }
 }
 
@@ -162,7 +162,7 @@ unsafe extern "C" fn released(
     userp: *mut c_void,
 ) {
     // SAFETY: the sender lives for ever.
-    let _ = unsafe { (*userp.cast::<Sender<Happened>>()).send(Happened::Released) };
+    let _ = unsafe { (*userp.cast::<Sender<RequestEvent>>()).send(RequestEvent::Released) };
 }
 
 fn embedder() -> &'static Embedder {
@@ -206,29 +206,29 @@ fn embedder() -> &'static Embedder {
     })
 }
 
-/// One call on `request`; none when the choices are over.
+/// One call on `request`; none when the input_left are over.
 fn call(
-    choices: &mut Choices<'_>,
+    input_left: &mut FuzzInput<'_>,
     request: *mut TRITONSERVER_InferenceRequest,
 ) -> Option<()> {
-    let name = choices.of(&NAMES)?.as_ptr();
+    let name = input_left.of(&NAMES)?.as_ptr();
     // SAFETY: the request is ours, and all pointers live beyond the call, `DATA` for ever.
     unsafe {
-        ok(match choices.byte()? % 19 {
+        ok(match input_left.byte()? % 19 {
             0 | 1 => {
-                let (kind, shape) = (u32::from(choices.byte()? % 20), choices.shape()?);
+                let (kind, shape) = (u32::from(input_left.byte()? % 20), input_left.shape()?);
                 let count = shape.len() as u64;
                 TRITONSERVER_InferenceRequestAddInput(request, name, kind, shape.as_ptr(), count)
             }
             2 | 3 => {
-                let length = usize::from(u16::from_le_bytes([choices.byte()?, choices.byte()?]));
+                let length = usize::from(u16::from_le_bytes([input_left.byte()?, input_left.byte()?]));
                 let length = length % (DATA.len() + 1);
                 let memory = TRITONSERVER_MEMORY_CPU;
                 let base = DATA.as_ptr().cast();
                 TRITONSERVER_InferenceRequestAppendInputData(request, name, base, length, memory, 0)
             }
             4 => {
-                let (memory, policy) = (TRITONSERVER_MEMORY_CPU, choices.text()?);
+                let (memory, policy) = (TRITONSERVER_MEMORY_CPU, input_left.text()?);
                 let base = DATA.as_ptr().cast();
                 TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
                     request,
@@ -246,20 +246,20 @@ fn call(
             8 => TRITONSERVER_InferenceRequestAddRequestedOutput(request, name),
             9 => TRITONSERVER_InferenceRequestRemoveRequestedOutput(request, name),
             10 => TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs(request),
-            11 => TRITONSERVER_InferenceRequestSetId(request, choices.text()?.as_ptr()),
-            12 => TRITONSERVER_InferenceRequestSetFlags(request, choices.byte()?.into()),
-            13 => TRITONSERVER_InferenceRequestSetPriorityUInt64(request, choices.number()?),
+            11 => TRITONSERVER_InferenceRequestSetId(request, input_left.text()?.as_ptr()),
+            12 => TRITONSERVER_InferenceRequestSetFlags(request, input_left.byte()?.into()),
+            13 => TRITONSERVER_InferenceRequestSetPriorityUInt64(request, input_left.number()?),
             14 => {
-                TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, choices.number()?)
+                TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, input_left.number()?)
             }
             15 => {
-                let id = choices.text()?;
+                let id = input_left.text()?;
                 TRITONSERVER_InferenceRequestSetCorrelationIdString(request, id.as_ptr())
             }
-            16 => TRITONSERVER_InferenceRequestSetCorrelationId(request, choices.number()?),
+            16 => TRITONSERVER_InferenceRequestSetCorrelationId(request, input_left.number()?),
             17 => TRITONSERVER_InferenceRequestAddRawInput(request, name),
             _ => {
-                let (key, value) = (choices.text()?, choices.text()?);
+                let (key, value) = (input_left.text()?, input_left.text()?);
                 let (key, value) = (key.as_ptr(), value.as_ptr());
                 TRITONSERVER_InferenceRequestSetStringParameter(request, key, value)
             }
@@ -294,13 +294,13 @@ fn execute(embedder: &Embedder, request: *mut TRITONSERVER_InferenceRequest) {
     };
     let (mut is_released, mut is_answered) = (!is_taken, !is_taken);
     while !(is_released && is_answered) {
-        let happened = receiver.recv_timeout(ANSWER_WITHIN);
-        match happened.expect("a request that was taken is answered and released") {
-            Happened::Response { is_final } => {
+        let event = receiver.recv_timeout(ANSWER_WITHIN);
+        match event.expect("a request that was taken is answered and released") {
+            RequestEvent::Response { is_final } => {
                 assert!(!is_answered, "a response after the final one");
                 is_answered = is_final;
             }
-            Happened::Released => {
+            RequestEvent::Released => {
                 assert!(!is_released, "released twice");
                 is_released = true;
             }
@@ -311,8 +311,8 @@ fn execute(embedder: &Embedder, request: *mut TRITONSERVER_InferenceRequest) {
 
 fuzz_target!(|input: &[u8]| {
     let embedder = embedder();
-    let mut choices = Choices(input);
-    let (Some(model), Some(version)) = (choices.of(&MODELS), choices.of(&[-1, 1, 2, i64::MIN]))
+    let mut input_left = FuzzInput(input);
+    let (Some(model), Some(version)) = (input_left.of(&MODELS), input_left.of(&[-1, 1, 2, i64::MIN]))
     else {
         return;
     };
@@ -324,10 +324,10 @@ fuzz_target!(|input: &[u8]| {
     if !is_made {
         return;
     }
-    while let Some(choice) = choices.byte() {
+    while let Some(choice) = input_left.byte() {
         if choice % 8 == 0 {
             execute(embedder, request);
-        } else if call(&mut choices, request).is_none() {
+        } else if call(&mut input_left, request).is_none() {
             break;
         }
     }

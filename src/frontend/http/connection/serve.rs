@@ -15,7 +15,7 @@ use super::state::{
 use super::turn::{REQUEST_BYTES, WorkBudget};
 use crate::access::GrantedRoute;
 use crate::api;
-use crate::auth::{AccessDoor, AccessRefusal};
+use crate::auth::{AccessRefusal, AuthError, Authorizer};
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::cors;
 use crate::http::head::{self, HeadRefusal, RequestHead};
@@ -97,14 +97,14 @@ fn grant<'h, S: HttpService>(
     {
         return Err(service.plan_refusal(answer));
     }
-    let door = AccessDoor::new(
+    let authorizer = Authorizer::new(
         &shard.options.auth,
         &shard.options.http_restrictions,
         peer_names,
     );
     let route = service.route(shard, head);
     // What a message of HTTP is about is in its path: nothing is left to be asked of the rights.
-    match door.pass(route, |name| head.find(name)) {
+    match authorizer.authorize(route, |name| head.find(name)) {
         Ok((granted, _rights)) => Ok(granted),
         Err(refusal) => Err(service.plan_refusal(refusal_answer(&refusal))),
     }
@@ -120,11 +120,13 @@ fn refusal_answer(refusal: &AccessRefusal<'_>) -> HttpResponse {
             );
             HttpResponse::failure(403, ContentType::Plain, &message)
         }
-        AccessRefusal::Unauthenticated(words) => HttpResponse {
+        AccessRefusal::Denied(AuthError::Unauthenticated(words)) => HttpResponse {
             more_headers: Some("\r\nWWW-Authenticate: Bearer".into()),
             ..HttpResponse::failure(401, ContentType::Json, words)
         },
-        AccessRefusal::Forbidden(words) => HttpResponse::failure(403, ContentType::Json, words),
+        AccessRefusal::Denied(AuthError::Forbidden(words)) => {
+            HttpResponse::failure(403, ContentType::Json, words)
+        }
     }
 }
 

@@ -2,36 +2,40 @@
 //! of callers.
 
 use super::config::AuthConfig;
-use super::rules::{CallerRights, Denial};
+use super::rules::{AuthError, CallerRights};
 use crate::access::{Access, GrantedRoute, GuardedRoute, Restriction, Restrictions};
 
 /// Why a request is not let through.
 pub(crate) enum AccessRefusal<'a> {
     Restricted(&'a Restriction),
-    /// The caller is not known: it may come again with a token.
-    Unauthenticated(&'static str),
-    Forbidden(String),
+    Denied(AuthError),
+}
+
+impl From<AuthError> for AccessRefusal<'_> {
+    fn from(error: AuthError) -> Self {
+        AccessRefusal::Denied(error)
+    }
 }
 
 const AUTHORIZATION: &str = "authorization";
 
-/// What the requests of one connection have to pass.
+/// Decides about the requests of one connection.
 #[derive(Clone, Copy)]
-pub(crate) struct AccessDoor<'a> {
+pub(crate) struct Authorizer<'a> {
     auth: Option<&'a AuthConfig>,
     restrictions: &'a Restrictions,
     /// Those in the certificate of the peer.
     peer_names: &'a [Box<str>],
 }
 
-impl<'a> AccessDoor<'a> {
+impl<'a> Authorizer<'a> {
     #[inline]
     pub(crate) fn new(
         auth: &'a Option<AuthConfig>,
         restrictions: &'a Restrictions,
         peer_names: &'a [Box<str>],
-    ) -> AccessDoor<'a> {
-        AccessDoor {
+    ) -> Authorizer<'a> {
+        Authorizer {
             auth: auth.as_ref(),
             restrictions,
             peer_names,
@@ -44,7 +48,7 @@ impl<'a> AccessDoor<'a> {
     /// # Errors
     /// What does not let it through.
     #[inline]
-    pub(crate) fn pass<'h, R: GuardedRoute>(
+    pub(crate) fn authorize<'h, R: GuardedRoute>(
         self,
         route: R,
         find: impl Fn(&str) -> Option<&'h [u8]>,
@@ -60,25 +64,19 @@ impl<'a> AccessDoor<'a> {
     }
 }
 
-fn check<'a>(
+fn check(
     auth: &AuthConfig,
     route: &impl GuardedRoute,
     authorization: Option<&[u8]>,
     peer_names: &[Box<str>],
-) -> Result<CallerRights, AccessRefusal<'a>> {
+) -> Result<CallerRights, AuthError> {
     let access = route.access();
     // What is not there is not there for anybody.
     if access == Access::Open {
         return Ok(CallerRights::default());
     }
     let rules = auth.rules();
-    let caller = rules.identify(authorization, peer_names);
-    let checked = caller.and_then(|caller| {
-        caller.check(access, route.model_scope())?;
-        Ok(CallerRights::of(caller.clone()))
-    });
-    checked.map_err(|denial| match denial {
-        Denial::Unknown(words) => AccessRefusal::Unauthenticated(words),
-        Denial::Forbidden(words) => AccessRefusal::Forbidden(words),
-    })
+    let caller = rules.identify(authorization, peer_names)?;
+    caller.check(access, route.model_scope())?;
+    Ok(CallerRights::of(caller.clone()))
 }
