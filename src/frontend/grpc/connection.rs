@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use conch_engine::clock;
 use h2::server::Connection as Http2;
-use h2::{Ping, PingPong, Reason};
+use h2::{Ping, PingPong};
 
 use super::calls::{CallEnd, CallSet};
-use super::settings::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
+use super::goaway::GoawayState;
+use super::settings::{HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
 use super::transport::{FramedSocket, Payload, Transport, TransportState};
 use super::uploads::PartialMessages;
 use super::{call, handler};
@@ -125,21 +126,6 @@ struct GrpcConnection {
     goaway: GoawayState,
 }
 
-/// How far the connection is on its way to its end, once the shard drains or it is old enough.
-///
-/// None -> Announced -> Due -> Said. An announced GOAWAY still lets calls in that the peer sent
-/// before it learnt; the peer's answer to a ping shows that it has, and then h2 names the last call
-/// that is served and ends the connection behind it. Not every peer answers while it is idle, so
-/// after a while it is not waited for: calls that come too late lie behind the last one named, and
-/// the peer may repeat them elsewhere.
-enum GoawayState {
-    None,
-    Announced(Timer),
-    /// To be ended as soon as no call is left.
-    Due,
-    Said,
-}
-
 impl GrpcConnection {
     fn new(
         shard: Rc<Shard>,
@@ -171,8 +157,7 @@ impl GrpcConnection {
         })
     }
 
-    /// Moves on towards the end, if the shard retires, or the connection is old enough or one too
-    /// many.
+    /// Begins the end, if the shard retires, or the connection is old enough or one too many.
     fn poll_goaway(
         &mut self,
         calls: &mut CallSet,
@@ -180,20 +165,13 @@ impl GrpcConnection {
         retired: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
     ) {
-        if let GoawayState::None = self.goaway
+        if !self.goaway.is_requested()
             && (is_stop_requested
                 || retired.poll(context).is_ready()
                 || self.age.poll(context).is_ready())
         {
-            self.http2.graceful_shutdown();
-            self.goaway = GoawayState::Announced(Timer::after(FAREWELL_TIMEOUT));
-            // h2 does not wake itself for this.
-            calls.note_connection();
-        }
-        if let GoawayState::Announced(timer) = &mut self.goaway
-            && Pin::new(timer).poll(context).is_ready()
-        {
-            self.goaway = GoawayState::Due;
+            self.goaway.request();
+            // Nobody else wakes the connection for this.
             calls.note_connection();
         }
     }
@@ -223,12 +201,7 @@ impl GrpcConnection {
                     }
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-                Poll::Pending
-                    if matches!(self.goaway, GoawayState::Due) && !self.http2.has_streams() =>
-                {
-                    self.goaway = GoawayState::Said;
-                    self.http2.abrupt_shutdown(Reason::NO_ERROR);
-                }
+                Poll::Pending if self.goaway.advance(&mut self.http2, &self.socket, context) => {}
                 Poll::Pending => break,
             }
         }

@@ -14,8 +14,8 @@ const END_HEADERS: u8 = 4;
 pub(super) const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
 pub(super) const FRAME_HEAD_BYTES: usize = 9;
-/// A stream's number beside the reserved bit.
-const STREAM_MASK: u32 = 0x7fff_ffff;
+/// A stream's number beside the reserved bit; as the last stream of a GOAWAY frame, every stream.
+pub(super) const STREAM_MASK: u32 = 0x7fff_ffff;
 /// What a client sends before its first frame.
 pub(super) const PREFACE_BYTES: usize = 24;
 
@@ -93,6 +93,11 @@ impl FrameObserver {
     /// Whether a header block has begun whose end has not come.
     pub(super) fn is_in_block(&self) -> bool {
         self.block.is_open
+    }
+
+    /// Whether a frame of another stream may follow: not inside a frame or a header block.
+    pub(super) fn has_room(&self) -> bool {
+        self.is_between() && !self.is_in_block()
     }
 
     /// Size updates of the HPACK table with which the last header block begins.

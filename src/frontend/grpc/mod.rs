@@ -16,6 +16,7 @@ mod floods;
 mod forward;
 mod frame;
 mod frames;
+mod goaway;
 mod handler;
 mod infer;
 mod logging;

@@ -143,7 +143,7 @@ impl TlsSession {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush(stream, context))?;
-        let count = self.connection.writer().write_vectored(pieces)?;
+        let count = self.encrypt(pieces)?;
         if let Poll::Ready(Err(error)) = self.poll_flush(stream, context) {
             return Poll::Ready(Err(error));
         }
@@ -160,10 +160,15 @@ impl TlsSession {
     ) -> Poll<io::Result<usize>> {
         if self.unreported_bytes == 0 {
             ready!(self.poll_flush(stream, context))?;
-            self.unreported_bytes = self.connection.writer().write_vectored(pieces)?;
+            self.unreported_bytes = self.encrypt(pieces)?;
         }
         ready!(self.poll_flush(stream, context))?;
         Poll::Ready(Ok(std::mem::take(&mut self.unreported_bytes)))
+    }
+
+    /// Encrypts some bytes of `pieces` and returns how many; 0 if too much waits for the socket.
+    pub(crate) fn encrypt(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.connection.writer().write_vectored(pieces)
     }
 
     /// Sends what is encrypted. Ready when the socket has all of it.

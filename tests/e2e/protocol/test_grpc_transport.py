@@ -17,6 +17,8 @@ from case import conch_only
 from repository import identity
 from test_grpc import GrpcCase
 
+# What a GOAWAY says that names no last call, and no error.
+EVERY_STREAM = struct.pack(">II", 0x7FFF_FFFF, 0)
 TOO_MANY_PINGS = struct.pack(">I", 11) + b"too_many_pings"
 
 
@@ -208,7 +210,8 @@ class Age(Base):
         rows = self.connect().frames(5)
         goaways = [(row[0], row[3]) for row in rows if row[1] == wire.GOAWAY]
         # First all calls are still let in, then it is named which was the last.
-        self.assertEqual([payload for _, payload in goaways], [bytes.fromhex("7fffffff00000000"), bytes(8)])
+        *announced, last = [payload for _, payload in goaways]
+        self.assertEqual((set(announced), last), ({EVERY_STREAM}, bytes(8)), rows)
         self.assertTrue(0.8 <= goaways[0][0] <= 1.6, rows)
         self.assertLess(ends(rows)[0], goaways[0][0] + 0.7)
 
@@ -236,11 +239,30 @@ class AgeWithoutGrace(Base):
     def test_a_call_may_go_on(self):
         connection = self.connect(has_call=True)
         rows = connection.frames(3)
-        self.assertEqual(sum(row[1] == wire.GOAWAY for row in rows), 2, rows)
+        *announced, last = [row[3] for row in rows if row[1] == wire.GOAWAY]
+        self.assertEqual((set(announced), last), ({EVERY_STREAM}, struct.pack(">II", 1, 0)), rows)
         self.assertEqual(ends(rows), [])
         connection.send(wire.frame(wire.DATA, 1, 1))
         rows = connection.frames(3)
         self.assertEqual(len(ends(rows)), 1, rows)
+
+    def test_a_call_that_was_under_way_ends_no_other(self):
+        """A client may answer a ping before it sends the frames of a call that it has begun."""
+        for _ in range(3):
+            connection = self.connect(has_call=True)
+            connection.link.settimeout(10)
+            self.assertEqual(connection.wait_for(wire.GOAWAY)[3], EVERY_STREAM)
+            rows = connection.frames(0.1)
+            connection.send(
+                wire.frame(wire.HEADERS, 4, 3, wire.call_head("ServerLive")),
+                wire.frame(wire.WINDOW_UPDATE, 0, 3, struct.pack(">I", 1000)), wire.frame(wire.DATA, 1, 3, bytes(5)))
+            rows += connection.frames(1.5)
+            self.assertEqual(ends(rows), [])
+            self.assertEqual([row[3] for row in rows if row[1] == wire.GOAWAY and row[3][4:] != bytes(4)], [])
+            connection.send(wire.frame(wire.DATA, 1, 1))
+            rows = connection.frames(3)
+            self.assertIn(wire.HEADERS, [row[1] for row in rows], "the first call was answered")
+            self.assertEqual(len(ends(rows)), 1, rows)
 
 
 class Sizes(Base):

@@ -6,7 +6,8 @@
 //! for the sake of pings and other frames of which there may be too many. Writes note since when
 //! the peer takes nothing, so that a peer that never does can be shown the door. Frames of large
 //! messages wait in a queue for the end of the connection's turn, and leave together
-//! ([`outgoing`]). With TLS in between everything goes through h2, and nothing is queued.
+//! ([`outgoing`]). With TLS in between everything goes through h2, and nothing but the
+//! frame that announces the connection's end is queued.
 
 mod direct;
 mod incoming;
@@ -26,7 +27,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{BufMut, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::{FrameObserver, goaway, window_update};
+use super::frames::{FrameObserver, STREAM_MASK, goaway, window_update};
 use crate::options::GrpcConnections;
 use crate::shard::ShardStream;
 use crate::tls::TlsSession;
@@ -40,6 +41,7 @@ use payload::take_noted;
 pub(in crate::grpc) use state::TransportState;
 
 /// Reasons of GOAWAY frames.
+const NO_ERROR: u32 = 0;
 const FLOW_CONTROL_ERROR: u32 = 3;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
@@ -107,20 +109,47 @@ impl FramedSocket {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         self.open_windows();
+        self.poll_send_queue(context)
+    }
+
+    /// Tells the peer that the connection is about to end, so that it opens no more calls on it;
+    /// those that it has begun are let in. The frame leaves at the end of the turn. False while h2
+    /// is in the middle of a frame or a header block, or if there is no memory: then it is to be
+    /// tried again.
+    pub(in crate::grpc) fn announce_end(&mut self) -> bool {
+        let frame = goaway(STREAM_MASK, NO_ERROR, "");
+        let is_queued = self.outgoing.has_room() && self.queue.push(&frame);
+        if is_queued {
+            let (outgoing, limits) = (&mut self.outgoing, &mut self.limits);
+            outgoing.follow(&frame, |frame| limits.note_sent(frame));
+        }
+        is_queued
+    }
+
+    /// When the peer's last bytes came; monotonic.
+    pub(in crate::grpc) fn received_ns(&self) -> u64 {
+        self.transport_state.received_ns.get()
+    }
+
+    fn poll_send_queue(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.queue.is_empty() {
             return Poll::Ready(Ok(()));
         }
         let (stream, transport_state) = (&mut self.stream, &self.transport_state);
+        let session = &mut self.session;
         self.queue.poll_send(|pieces| {
-            let outcome = stream.poll_send_vectored(context, pieces);
+            let outcome = match session {
+                None => stream.poll_send_vectored(context, pieces),
+                Some(session) => session.poll_send_vectored(stream, context, pieces),
+            };
             transport_state.note_send(outcome)
         })
     }
 
     /// Has the peer's windows opened for bytes that h2 has not seen, unless h2 is in the middle of
-    /// a frame. What there is no memory for comes with a later turn.
+    /// a frame or a header block. What there is no memory for comes with a later turn.
     fn open_windows(&mut self) {
-        if !self.outgoing.is_between() {
+        if !self.outgoing.has_room() {
             return;
         }
         let (queue, outgoing, limits) = (&mut self.queue, &mut self.outgoing, &mut self.limits);
@@ -194,17 +223,19 @@ impl FramedSocket {
 
     /// Tells the peer why the connection ends, if the socket takes it.
     fn end_with(&mut self, reason: u32, words: &'static str) -> io::Error {
-        let socket = self.stream.socket();
-        if !self.queue.is_empty() {
-            // What the socket takes at once; then there is room for the last frame as well.
-            let _ = self
-                .queue
-                .poll_send(|pieces| match conch_net::send_vectored(socket, pieces) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-                    outcome => Poll::Ready(outcome),
-                });
-        }
-        if self.outgoing.is_between() && self.queue.is_empty() {
+        let (socket, session) = (self.stream.socket(), &mut self.session);
+        // What the socket takes at once; then there is room for the last frame as well.
+        let _ = self.queue.poll_send(|pieces| {
+            let outcome = match session {
+                Some(session) => session.encrypt(pieces),
+                None => conch_net::send_vectored(socket, pieces),
+            };
+            match outcome {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+                outcome => Poll::Ready(outcome),
+            }
+        });
+        if self.outgoing.has_room() && self.queue.is_empty() {
             let goaway = goaway(self.limits.last_stream(), reason, words);
             match &mut self.session {
                 Some(session) => session.send_last(socket, &goaway),
@@ -239,6 +270,13 @@ impl FramedSocket {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Option<Poll<io::Result<usize>>> {
+        if self.session.is_some() {
+            match self.poll_send_queue(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Some(Poll::Ready(Err(error))),
+                Poll::Pending => return Some(Poll::Pending),
+            }
+        }
         let session = self.session.as_mut()?;
         let outcome = session.poll_send_vectored(&mut self.stream, context, pieces);
         let is_blocked = session.has_unsent();
@@ -308,11 +346,11 @@ impl AsyncWrite for Transport {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let socket = &mut *self.socket.borrow_mut();
+        ready!(socket.poll_send_queued(context))?;
         if let Some(session) = &mut socket.session {
             let outcome = session.poll_close(&mut socket.stream, context);
             ready!(socket.transport_state.note_send(outcome))?;
         }
-        ready!(socket.poll_send_queued(context))?;
         conch_net::finish_sending(socket.stream.socket());
         Poll::Ready(Ok(()))
     }
