@@ -28,8 +28,8 @@ pub use output::take_stdout;
 pub use passed::{PassedSocket, take_sockets};
 pub use service_manager::{ServiceManager, monotonic_us};
 pub use socket::{
-    abort, adopt, finish_sending, is_reset, peer_address, peer_user, receive, receive_vectored,
-    send_vectored, set_nodelay, stop_receiving, stop_transfer, wait_readable,
+    abort, acknowledge_now, adopt, finish_sending, is_reset, peer_address, peer_user, receive,
+    receive_vectored, send_vectored, set_nodelay, stop_receiving, stop_transfer, wait_readable,
 };
 pub use thread_usage::ThreadUsage;
 pub use wake_event::WakeEvent;

@@ -27,6 +27,12 @@ pub fn set_nodelay(socket: RawFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_nodelay(borrow(&socket), true)?)
 }
 
+/// Has the kernel acknowledge what has come at once, and not with the next bytes that are sent. For
+/// a peer that lets small pieces wait until the one before is acknowledged (Nagle's algorithm).
+pub fn acknowledge_now(socket: RawFd) -> io::Result<()> {
+    Ok(sockopt::set_tcp_quickack(borrow(&socket), true)?)
+}
+
 /// `socket` for the length of a call.
 fn borrow(socket: &RawFd) -> BorrowedFd<'_> {
     debug_assert!(*socket >= 0, "not a descriptor");

@@ -40,6 +40,25 @@ impl ConnectionGuard {
         self.state.waiting.set(waiting);
         self.state.deadline_ns.set(deadline_ns);
         self.state.is_stirred.set(true);
+        self.state.is_rest_due.set(false);
+    }
+
+    /// Notes who is to be woken when a connection between requests is to rest.
+    pub fn note_idle(&self, waker: &Waker) {
+        self.keep_waker(waker);
+    }
+
+    /// Whether the connection has been idle for a while, and is to give back what it needs for
+    /// requests only.
+    pub fn is_rest_due(&self) -> bool {
+        self.state.is_rest_due.get()
+    }
+
+    fn keep_waker(&self, waker: &Waker) {
+        let mut kept = self.state.waker.borrow_mut();
+        if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *kept = Some(waker.clone());
+        }
     }
 
     /// Whether a request is still taken on while the shard drains.
@@ -62,10 +81,7 @@ impl ConnectionGuard {
         self.state.is_stirred.set(true);
         if self.state.waiting.get() != waiting {
             self.wait(waiting, 0);
-            let mut kept = self.state.waker.borrow_mut();
-            if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
-                *kept = Some(waker.clone());
-            }
+            self.keep_waker(waker);
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A timer per read would cost more than the read. Instead each connection notes until when its
 //! peer may stay silent, and the shard looks at all of them a few times per second. It also sees
-//! which of them hold bytes and move none, and which are idle: under pressure those that hold most
-//! are dropped, and near the connections' limit those that have been idle for longest are asked to
+//! which of them hold bytes and move none, and which are idle: those give back what they need for
+//! requests only, under pressure those that hold most are dropped, and near the connections' limit those that have been idle for longest are asked to
 //! end.
 
 use std::cell::{Cell, RefCell};
@@ -62,6 +62,8 @@ pub(crate) struct ConnectionState {
     stalled_looks: Cell<u32>,
     moved_bytes: Cell<u64>,
     pub(super) is_stop_requested: Cell<bool>,
+    /// It has been idle for a while, and is to give back what it needs for requests only.
+    pub(super) is_rest_due: Cell<bool>,
     pub(super) waker: RefCell<Option<Waker>>,
 }
 
@@ -78,6 +80,7 @@ impl ConnectionState {
             stalled_looks: Cell::new(0),
             moved_bytes: Cell::new(0),
             is_stop_requested: Cell::new(false),
+            is_rest_due: Cell::new(false),
             waker: RefCell::new(None),
         }
     }
@@ -118,14 +121,28 @@ impl ConnectionState {
         is_idle && self.idle_looks.get() >= IDLE_LOOKS_MIN && !self.is_stop_requested.get()
     }
 
+    /// Asks a connection between requests to rest, once it has been idle for a while. Whether it
+    /// did.
+    fn check_rest(&self) -> bool {
+        let is_due =
+            self.waiting.get() == WaitReason::Idle && self.idle_looks.get() == IDLE_LOOKS_MIN;
+        if is_due {
+            self.is_rest_due.set(true);
+            self.wake();
+        }
+        is_due
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
     fn ask_to_end(&self) {
         self.is_stop_requested.set(true);
         match self.waiting.get() {
-            WaitReason::NoCalls => {
-                if let Some(waker) = &*self.waker.borrow() {
-                    waker.wake_by_ref();
-                }
-            }
+            WaitReason::NoCalls => self.wake(),
             _ => conch_net::stop_receiving(self.socket),
         }
     }
@@ -141,18 +158,20 @@ impl ConnectionTable {
         self.table.get_or_insert_with(Slab::new)
     }
 
-    /// Ends what waits longer than it may, and does what `orders` want.
-    pub(crate) fn sweep(&mut self, now_ns: u64, orders: &PressureOrders) {
+    /// Ends what waits longer than it may, and does what `orders` want. Returns how many connections
+    /// were asked to rest.
+    pub(crate) fn sweep(&mut self, now_ns: u64, orders: &PressureOrders) -> usize {
         let mut stalled: Vec<(u64, Rc<ConnectionState>)> = Vec::new();
         let mut idle: Vec<(u32, Rc<ConnectionState>)> = Vec::new();
         let excess_count = orders.begin_idle(self.table().len());
-        let mut ending_count = 0;
+        let (mut ending_count, mut resting_count) = (0, 0);
         for state in self.table().iter_mut() {
             if let Some(held_bytes) = state.check_stalled(orders.stalled_looks_max())
                 && orders.note_stalled(held_bytes)
             {
                 stalled.push((held_bytes, Rc::clone(state)));
             }
+            resting_count += usize::from(state.check_rest());
             if excess_count > 0 && state.is_idle() {
                 idle.push((state.idle_looks.get(), Rc::clone(state)));
             }
@@ -183,6 +202,7 @@ impl ConnectionTable {
         for (_, state) in idle.into_iter().take(wanted_count) {
             state.ask_to_end();
         }
+        resting_count
     }
 
     /// Ends the connections that are between requests: those that were used a moment ago after

@@ -54,6 +54,8 @@ pub struct Shard {
     pub(super) owed_execution: OwedExecution,
     pub(super) owed_wakes: OwedWakes,
     pub(super) pump_waker: RefCell<Option<Waker>>,
+    /// Connections that were asked to rest, and whose memory the system has not been given.
+    pub(super) rested_count: Cell<usize>,
     /// Begins before the drain, or with it.
     pub(super) retirement: DrainSignal,
     pub(super) drain: DrainSignal,
@@ -113,6 +115,7 @@ impl Shard {
             owed_execution: OwedExecution::default(),
             owed_wakes: OwedWakes::new(),
             pump_waker: RefCell::new(None),
+            rested_count: Cell::new(0),
             retirement: DrainSignal::new(),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),

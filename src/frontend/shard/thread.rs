@@ -25,6 +25,8 @@ const MESSAGES_PER_TURN: usize = 256;
 /// The shortest that Linux gives: a shard that wakes up takes its CPU from what computes there, at
 /// once, and is done sooner than this.
 const TURN_NS: u64 = 100_000;
+/// Connections that rest before memory is given back for them: a megabyte.
+const RESTS_MIN: usize = 400;
 
 /// Spawns the task that serves a connection of the protocol. The protocols are above this module:
 /// the caller of [`ShardThread::start`] hands the function down.
@@ -222,11 +224,24 @@ impl Shard {
     fn answer_heartbeat(&self) {
         let now_ns = clock::monotonic_ns();
         let mut connections = self.connections.borrow_mut();
-        connections.sweep(now_ns, &self.orders);
+        let resting_count = connections.sweep(now_ns, &self.orders);
         drop(connections);
+        self.give_back(resting_count);
         let took_ns = clock::monotonic_ns().saturating_sub(now_ns);
         note_spent(ShardStage::Sweep, took_ns);
         self.link.answer(self.in_flight.borrow().len());
+    }
+
+    /// Gives memory of connections back to the system, once many rest and nothing else is to be
+    /// done. Those that were asked by this sweep, `resting_count`, give theirs back after it.
+    fn give_back(&self, resting_count: usize) {
+        let rested_count = self.rested_count.get();
+        self.rested_count.set(rested_count + resting_count);
+        let is_calm = resting_count == 0 && self.in_flight.borrow().len() == 0;
+        if rested_count >= RESTS_MIN && is_calm {
+            self.rested_count.set(0);
+            conch_memory::unused::give_to_system();
+        }
     }
 
     fn adopt(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol, serve: ServeConnection) {

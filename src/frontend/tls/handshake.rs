@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use conch_engine::clock;
 use conch_log::LogLimiter;
-use rustls::ServerConnection;
+use rustls::server::UnbufferedServerConnection;
 
 use super::config::TlsConfig;
 use super::handshakes::Handshake;
@@ -80,7 +80,7 @@ async fn complete(
     peer: IpAddr,
     handshake: &Handshake<'_>,
 ) -> Option<Box<TlsSession>> {
-    let connection = ServerConnection::new(tls.config()).ok()?;
+    let connection = UnbufferedServerConnection::new(tls.config()).ok()?;
     let mut session = TlsSession::new(connection);
     let mut is_first = true;
     while session.is_handshaking() {
@@ -107,6 +107,9 @@ async fn complete(
             .await
             .ok()?;
     }
+    // Nothing is sent after the peer's last message, and it may hold its first request back until
+    // that is acknowledged.
+    let _ = conch_net::acknowledge_now(stream.socket());
     tls.listener.accepts(session.protocol()).then_some(session)
 }
 

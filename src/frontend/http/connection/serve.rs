@@ -1,8 +1,9 @@
 //! The loop of a connection: a head, a body, an answer.
 
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use conch_engine::Error;
 
@@ -66,8 +67,8 @@ pub(crate) async fn serve(
         version_is_sent: false,
     };
     // However it ends, dropping the stream closes the socket.
-    if let Err(ConnectionEnd::Refused(refusal)) = connection.run(&service).await {
-        let _ = connection.refuse(&refusal).await;
+    if let Err(ConnectionEnd::Refused(refusal)) = connection.run_and_rest(&service).await {
+        let _ = Box::pin(connection.refuse(&refusal)).await;
     }
     if matches!(connection.state, HttpState::Idle | HttpState::Closing) {
         connection.stream.finish_now();
@@ -175,6 +176,30 @@ fn plan_route<S: HttpService>(
 }
 
 impl HttpConnection {
+    /// Serves requests, and rests between them. What a request needs is in a future of its own,
+    /// which is there only while requests come: a connection that rests is small.
+    async fn run_and_rest<S: HttpService>(&mut self, service: &S) -> Result<(), ConnectionEnd> {
+        self.expect_head()?;
+        loop {
+            self.rest().await?;
+            match Box::pin(self.run(service)).await {
+                Err(ConnectionEnd::Rests) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Waits for the first bytes of a request.
+    async fn rest(&mut self) -> Result<(), ConnectionEnd> {
+        let count = std::future::poll_fn(|context| self.poll_head(context)).await;
+        let count = count.map_err(|_| ConnectionClosed)?;
+        if count == 0 {
+            return Err(self.head_ended());
+        }
+        self.input.received(count);
+        Ok(())
+    }
+
     async fn run<S: HttpService>(&mut self, service: &S) -> Result<(), ConnectionEnd> {
         loop {
             let length = self.read_head().await?;
@@ -369,35 +394,52 @@ impl HttpConnection {
         Ok(())
     }
 
-    /// Receives more of a head. While nothing of it is there the connection keeps no buffers.
-    async fn receive_head(&mut self) -> Result<usize, ConnectionClosed> {
-        let (shard, stream) = (&*self.shard, &mut self.stream);
-        let (input, out, scratch) = (&mut self.input, &mut self.out, &mut self.scratch);
-        let mut is_first_look = input.is_empty();
+    /// Receives more of a head.
+    async fn receive_head(&mut self) -> Result<usize, ConnectionEnd> {
+        let mut is_first_look = self.input.is_empty();
         let count = std::future::poll_fn(|context| {
-            let room = input.room_mut(shard.options.http_head_bytes_max, &shard.spares);
             if std::mem::take(&mut is_first_look)
-                && stream.is_plain()
-                && shard.wait_for_request(stream.socket())
-                && let Some(outcome) = stream.receive_now(room)
+                && self.stream.is_plain()
+                && self.shard.wait_for_request(self.stream.socket())
             {
-                return Poll::Ready(outcome);
-            }
-            let outcome = stream.poll_receive(context, room);
-            if outcome.is_pending() {
-                self.turn.begin();
-                if input.is_empty() {
-                    input.release(&shard.spares);
-                    shard.spares.give_output(std::mem::take(out));
-                    shard.spares.give_output(std::mem::take(scratch));
+                let bytes_max = self.shard.options.http_head_bytes_max;
+                let room = self.input.room_mut(bytes_max, &self.shard.spares);
+                if let Some(outcome) = self.stream.receive_now(room) {
+                    return Poll::Ready(outcome.map_err(|_| ConnectionEnd::Closed));
                 }
             }
-            outcome
+            match self.poll_head(context) {
+                Poll::Ready(outcome) => Poll::Ready(outcome.map_err(|_| ConnectionEnd::Closed)),
+                Poll::Pending if self.state == HttpState::Idle => {
+                    self.guard.note_idle(context.waker());
+                    match self.guard.is_rest_due() {
+                        true => Poll::Ready(Err(ConnectionEnd::Rests)),
+                        false => Poll::Pending,
+                    }
+                }
+                Poll::Pending => Poll::Pending,
+            }
         })
-        .await
-        .map_err(|_| ConnectionClosed)?;
+        .await?;
         self.input.received(count);
         self.turn.spend(self.stream.work_bytes(count)).await;
         Ok(count)
+    }
+
+    /// Receives into the input, which has not counted it yet. While nothing of a head is there the
+    /// connection keeps no buffers.
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let (shard, input) = (&*self.shard, &mut self.input);
+        let room = input.room_mut(shard.options.http_head_bytes_max, &shard.spares);
+        let outcome = self.stream.poll_receive(context, room);
+        if outcome.is_pending() {
+            self.turn.begin();
+            if input.is_empty() {
+                input.release(&shard.spares);
+                shard.spares.give_output(std::mem::take(&mut self.out));
+                shard.spares.give_output(std::mem::take(&mut self.scratch));
+            }
+        }
+        outcome
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct ConnectionClosed;
 /// Why a connection serves no further request.
 pub(super) enum ConnectionEnd {
     Closed,
+    /// Not for good: it has been idle for a while, and goes on when something comes.
+    Rests,
     /// The client is told why.
     Refused(HeadRefusal),
 }
