@@ -3,8 +3,8 @@
 //! A timer per read would cost more than the read. Instead each connection notes until when its
 //! peer may stay silent, and the shard looks at all of them a few times per second. It also sees
 //! which of them hold bytes and move none, and which are idle: those give back what they need for
-//! requests only, under pressure those that hold most are dropped, and near the connections' limit those that have been idle for longest are asked to
-//! end.
+//! requests only, under pressure those that hold most are dropped, and near the connections' limit
+//! those that have been idle for longest are asked to end.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -158,8 +158,8 @@ impl ConnectionTable {
         self.table.get_or_insert_with(Slab::new)
     }
 
-    /// Ends what waits longer than it may, and does what `orders` want. Returns how many connections
-    /// were asked to rest.
+    /// Ends what waits longer than it may, and does what `orders` want. Returns how many
+    /// connections were asked to rest.
     pub(crate) fn sweep(&mut self, now_ns: u64, orders: &PressureOrders) -> usize {
         let mut stalled: Vec<(u64, Rc<ConnectionState>)> = Vec::new();
         let mut idle: Vec<(u32, Rc<ConnectionState>)> = Vec::new();

@@ -3,9 +3,9 @@
 //! [`config`] is what connections share, [`files`] reads certificates and keys at the start and
 //! [`reload`] later, [`listener`] is what differs between the listeners, [`handshake`] brings a
 //! connection to where it may speak, [`handshakes`] bounds how many are on their way there,
-//! [`session`] turns its records into plain bytes and back, in the memory of [`records`], and [`stream`] is what HTTP/1 sees of
-//! that. TLS 1.2 and 1.3, HTTP/2 or HTTP/1 by ALPN, no resumption: connections live long, and what
-//! is not kept cannot be stolen.
+//! [`session`] turns its records into plain bytes and back, in the memory of [`records`], and
+//! [`stream`] is what HTTP/1 sees of that. TLS 1.2 and 1.3, HTTP/2 or HTTP/1 by ALPN, no
+//! resumption: connections live long, and what is not kept cannot be stolen.
 //!
 //! [`resolver`] chooses the certificate for a host, [`names`] are those in a client's certificate,
 //! and [`digest`] is a hash that rustls has anyway.
