@@ -30,6 +30,6 @@ mod url;
 
 pub use bench::bench;
 pub use error::ClientError;
-pub use http::{StreamedAnswer, open_stream};
+pub use http::{StreamingResponse, open_stream};
 pub use infer::infer;
 pub use url::ServerUrl;

@@ -113,10 +113,10 @@ def call_head(method, *extra, authority="test"):
 
 
 class Http2:
-    """A bare HTTP/2 client connection. The server's frames are read only when asked for."""
+    """A bare HTTP/2 client connection, over `link` if that is given. The server's frames are read only when asked for."""
 
-    def __init__(self, server, timeout=10):
-        self.link = connect(server, "grpc", timeout)
+    def __init__(self, server=None, timeout=10, link=None):
+        self.link = link or connect(server, "grpc", timeout)
         self.held = b""
 
     def start(self):

@@ -27,7 +27,7 @@ pub(crate) struct ServerClient {
 }
 
 /// An answer whose body goes on for as long as the server sends.
-pub struct StreamedAnswer {
+pub struct StreamingResponse {
     pub status: http::StatusCode,
     /// Empty without one.
     pub content_type: String,
@@ -39,7 +39,7 @@ pub struct StreamedAnswer {
 ///
 /// # Errors
 /// The network's, and OTHER for headers or certificates that are of no use.
-pub fn open_stream(options: &ConnectionOptions, path: &str) -> io::Result<StreamedAnswer> {
+pub fn open_stream(options: &ConnectionOptions, path: &str) -> io::Result<StreamingResponse> {
     let agent = agent(options).map_err(io::Error::other)?;
     let mut request = agent.get(format!("{}{path}", options.url.origin()));
     for (name, value) in &headers(&options.headers).map_err(io::Error::other)? {
@@ -56,7 +56,7 @@ pub fn open_stream(options: &ConnectionOptions, path: &str) -> io::Result<Stream
         cause => cause.into_io(),
     })?;
     let content_type = answer.headers().get(http::header::CONTENT_TYPE);
-    Ok(StreamedAnswer {
+    Ok(StreamingResponse {
         status: answer.status(),
         content_type: content_type
             .and_then(|value| value.to_str().ok())

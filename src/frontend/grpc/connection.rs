@@ -165,12 +165,12 @@ impl GrpcConnection {
         retired: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
     ) {
-        if !self.goaway.is_requested()
+        if matches!(self.goaway, GoawayState::None)
             && (is_stop_requested
                 || retired.poll(context).is_ready()
                 || self.age.poll(context).is_ready())
         {
-            self.goaway.request();
+            self.goaway = GoawayState::Requested;
             // Nobody else wakes the connection for this.
             calls.note_connection();
         }

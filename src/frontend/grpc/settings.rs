@@ -35,7 +35,7 @@ const SEND_BUFFER_BYTES_MAX: usize = 1 << 20;
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a draining connection waits for the peer to learn that it is to open no more calls, and
 /// then to confirm that it has. A few round trips round the globe.
-pub(super) const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const GOAWAY_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest pause within a request's message, and while a peer takes no bytes of a response.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Messages of calls other than inference; gRPC's own default.

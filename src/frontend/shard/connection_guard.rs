@@ -43,18 +43,14 @@ impl ConnectionGuard {
         self.state.is_rest_due.set(false);
     }
 
-    /// Notes who is to be woken when a connection between requests is to rest.
-    pub fn note_idle(&self, waker: &Waker) {
-        self.keep_waker(waker);
-    }
-
     /// Whether the connection has been idle for a while, and is to give back what it needs for
     /// requests only.
     pub fn is_rest_due(&self) -> bool {
         self.state.is_rest_due.get()
     }
 
-    fn keep_waker(&self, waker: &Waker) {
+    /// Keeps who is to be woken when the connection is to rest, or is asked to end.
+    pub fn keep_waker(&self, waker: &Waker) {
         let mut kept = self.state.waker.borrow_mut();
         if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *kept = Some(waker.clone());

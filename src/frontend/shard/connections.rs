@@ -28,7 +28,7 @@ const IDLE_LOOKS_MIN: u32 = 10;
 /// For how long a connection that is to end and was used within the last second may still bring a
 /// request, which is answered with the word that the connection ends. A client that learns of the
 /// end from a closed socket only cannot tell what became of what it had just sent.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
+pub(crate) const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
 /// What a connection waits for; decides how it is ended when its time is over or the server drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl ConnectionTable {
     }
 
     /// Ends the connections that are between requests: those that were used a moment ago after
-    /// [`FAREWELL`] more, as their next request may be on its way.
+    /// [`CLOSE_GRACE`] more, as their next request may be on its way.
     pub(crate) fn close_idle(&mut self, now_ns: u64) {
         for state in self.table().iter_mut() {
             if state.waiting.get() != WaitReason::Idle {
@@ -214,11 +214,11 @@ impl ConnectionTable {
             }
             if state.is_stirred.get() || state.idle_looks.get() < IDLE_LOOKS_MIN {
                 let own_ns = state.deadline_ns.get();
-                let farewell_ns = now_ns.saturating_add(FAREWELL.as_nanos() as u64);
-                let is_sooner = own_ns != 0 && own_ns < farewell_ns;
+                let close_ns = now_ns.saturating_add(CLOSE_GRACE.as_nanos() as u64);
+                let is_sooner = own_ns != 0 && own_ns < close_ns;
                 state
                     .deadline_ns
-                    .set(if is_sooner { own_ns } else { farewell_ns });
+                    .set(if is_sooner { own_ns } else { close_ns });
             } else {
                 conch_net::stop_receiving(state.socket);
             }

@@ -36,7 +36,7 @@ mod yield_policy;
 pub(crate) use acquire::{AcquireError, AcquireFuture, AcquireOutcome, AcquireTarget};
 pub(crate) use admission::WaitingShards;
 pub(crate) use connection_guard::ConnectionGuard;
-pub(crate) use connections::{FAREWELL, WaitReason};
+pub(crate) use connections::{CLOSE_GRACE, WaitReason};
 pub(crate) use ensure_loaded::{EnsuredModel, HeldPermit};
 pub(crate) use in_flight::ResponseQueue;
 pub use inference::SubmitOptions;

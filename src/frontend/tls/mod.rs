@@ -3,7 +3,7 @@
 //! [`config`] is what connections share, [`files`] reads certificates and keys at the start and
 //! [`reload`] later, [`listener`] is what differs between the listeners, [`handshake`] brings a
 //! connection to where it may speak, [`handshakes`] bounds how many are on their way there,
-//! [`session`] turns its records into plain bytes and back, in the memory of [`records`], and
+//! [`session`] turns its records into plain bytes and back, in the memory of [`buffers`], and
 //! [`stream`] is what HTTP/1 sees of that. TLS 1.2 and 1.3, HTTP/2 or HTTP/1 by ALPN, no
 //! resumption: connections live long, and what is not kept cannot be stolen.
 //!
@@ -11,6 +11,7 @@
 //! and [`digest`] is a hash that rustls has anyway.
 //! [`client`] is for the server's own requests, to a collector of spans.
 
+mod buffers;
 mod client;
 mod config;
 mod digest;
@@ -19,7 +20,6 @@ mod handshake;
 mod handshakes;
 mod listener;
 mod names;
-mod records;
 mod reload;
 mod resolver;
 mod session;

@@ -15,8 +15,8 @@ use rustls::unbuffered::{
 };
 use tokio::io::ReadBuf;
 
+use super::buffers::{ByteQueue, PLAIN_BYTES_MAX, RecordBuffers, next_record};
 use super::names;
-use super::records::{PLAIN_BYTES_MAX, RecordMemory, WaitingBytes, next_record};
 use crate::shard::ShardStream;
 
 /// Received at a stretch without a byte of plain text. One record has up to 18 KB; more than two
@@ -32,15 +32,15 @@ const AHEAD_BYTES: usize = 4 << 10;
 pub(crate) struct TlsSession {
     connection: UnbufferedServerConnection,
     /// The beginning of a record, or of a message of the handshake.
-    incoming: WaitingBytes,
+    incoming: ByteQueue,
     /// Decrypted bytes for which there was no room.
-    plain: WaitingBytes,
+    plain: ByteQueue,
     /// Encrypted bytes that the socket has not taken.
-    outgoing: WaitingBytes,
+    outgoing: ByteQueue,
     /// The first byte that came.
     first: Option<u8>,
     /// The peer has said that nothing more will come.
-    is_peer_done: bool,
+    has_close_notify: bool,
     /// The peer broke the rules, or there was no memory: rustls is not asked any more, as what it
     /// knows of bytes that wait may be gone.
     is_broken: bool,
@@ -52,11 +52,11 @@ impl TlsSession {
     pub(super) fn new(connection: UnbufferedServerConnection) -> Box<TlsSession> {
         Box::new(TlsSession {
             connection,
-            incoming: WaitingBytes::default(),
-            plain: WaitingBytes::default(),
-            outgoing: WaitingBytes::default(),
+            incoming: ByteQueue::default(),
+            plain: ByteQueue::default(),
+            outgoing: ByteQueue::default(),
             first: None,
-            is_peer_done: false,
+            has_close_notify: false,
             is_broken: false,
             unreported_bytes: 0,
         })
@@ -94,7 +94,7 @@ impl TlsSession {
         stream: &mut ShardStream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let received = RecordMemory::with(|wire, _| {
+        let received = RecordBuffers::with(|wire, _| {
             let received = stream.poll_receive(context, wire);
             let Poll::Ready(Ok(count)) = received else {
                 return Ok(received);
@@ -169,7 +169,7 @@ impl TlsSession {
                 }
                 // It waits for the socket, in its order.
                 Ok(ConnectionState::TransmitTlsData(message)) => message.done(),
-                Ok(ConnectionState::PeerClosed) => self.is_peer_done = true,
+                Ok(ConnectionState::PeerClosed) => self.has_close_notify = true,
                 Ok(
                     ConnectionState::BlockedHandshake
                     | ConnectionState::WriteTraffic(_)
@@ -211,14 +211,14 @@ impl TlsSession {
             target.put_slice(plain.get(..count).unwrap_or_default());
             self.plain.take(count);
             let received = target.filled().len() - before;
-            if received > 0 || self.is_peer_done || target.remaining() == 0 {
+            if received > 0 || self.has_close_notify || target.remaining() == 0 {
                 return Poll::Ready(Ok(received));
             }
             if fruitless_bytes > FRUITLESS_BYTES_MAX {
                 return Poll::Ready(Err(io::Error::other("too many records without data")));
             }
             let outcome =
-                RecordMemory::with(|wire, _| Ok(self.poll_records(wire, stream, context, target)));
+                RecordBuffers::with(|wire, _| Ok(self.poll_records(wire, stream, context, target)));
             let outcome = outcome.unwrap_or_else(|error| Poll::Ready(Err(error)));
             // An alert, or the answer to a change of keys; what the socket does not take goes with
             // the next bytes.
@@ -305,7 +305,7 @@ impl TlsSession {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush(stream, context))?;
-        let outcome = RecordMemory::with(|wire, gathered| {
+        let outcome = RecordBuffers::with(|wire, gathered| {
             let (taken, written) = self.encrypt_into(pieces, wire, gathered)?;
             let mut rest = wire.get(..written).unwrap_or_default();
             // Behind what rustls had to say meanwhile, if anything.
@@ -340,7 +340,7 @@ impl TlsSession {
     /// Encrypts some bytes of `pieces`, to be sent by [`TlsSession::poll_flush`], and returns how
     /// many.
     pub(crate) fn encrypt(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        RecordMemory::with(|wire, gathered| {
+        RecordBuffers::with(|wire, gathered| {
             let (taken, written) = self.encrypt_into(pieces, wire, gathered)?;
             self.outgoing
                 .push(wire.get(..written).unwrap_or_default())?;
@@ -370,12 +370,12 @@ impl TlsSession {
         stream: &mut ShardStream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        self.say_goodbye();
+        self.queue_close_notify();
         self.poll_flush(stream, context)
     }
 
     /// Has the alert that ends our side wait for the socket; once.
-    fn say_goodbye(&mut self) {
+    fn queue_close_notify(&mut self) {
         let mut alert = [0; ALERT_BYTES_MAX];
         if self.process().is_ok()
             && let Some(mut traffic) = self.traffic()
@@ -400,7 +400,7 @@ impl TlsSession {
     /// Sends `bytes` and the end, as far as the socket takes them right now.
     pub(crate) fn send_last(&mut self, socket: RawFd, bytes: &[u8]) {
         let taken = self.encrypt(&[IoSlice::new(bytes)]);
-        self.say_goodbye();
+        self.queue_close_notify();
         while taken.is_ok() && !self.outgoing.is_empty() {
             let waiting = [IoSlice::new(self.outgoing.get())];
             match conch_net::send_vectored(socket, &waiting) {
@@ -413,7 +413,7 @@ impl TlsSession {
 
 fn encode(
     message: &mut EncodeTlsData<'_, ServerConnectionData>,
-    outgoing: &mut WaitingBytes,
+    outgoing: &mut ByteQueue,
 ) -> io::Result<()> {
     let mut room = Vec::new();
     if let Err(EncodeError::InsufficientSize(error)) = message.encode(&mut room) {

@@ -384,6 +384,33 @@ class Bounds(HttpsCase):
 
 
 @conch_only
+@needs_library("identity")
+class Resting(HttpsCase):
+    """Connections that had an answer and are idle keep neither buffers nor room for a request."""
+
+    COUNT, BYTES_MAX = 500, 8 << 10
+
+    def rest(self, count):
+        """That many connections, each with an answer. They have been idle for longer than a second in the end, as the server wants it."""
+        raw, links = binary(noise(4)), []
+        for _ in range(count):
+            links.append(self.secure())
+            links[-1].sendall(raw)
+            self.assertEqual(wire.Replies(links[-1]).next()[0], 200)
+        return links
+
+    def test_memory(self):
+        first = self.rest(100)  # what the first few need is not theirs
+        before = self.server.resident_bytes()
+        links = self.rest(self.COUNT)
+        # The server gives memory back about a second after the last request.
+        until(lambda: self.server.resident_bytes() - before <= self.COUNT * self.BYTES_MAX, f"{self.BYTES_MAX} bytes per connection", 30)
+        for link in (first[0], links[0], links[-1]):
+            link.sendall(binary(noise(4)))
+            self.assertEqual(wire.Replies(link).next()[0], 200)
+
+
+@conch_only
 class UnixSockets(unittest.TestCase):
     def test_https(self):
         files = certificates.shared()

@@ -22,7 +22,7 @@ use crate::http::cors;
 use crate::http::head::{self, HeadRefusal, RequestHead};
 use crate::http::input::InputBuffer;
 use crate::shard::{
-    ConnectionGuard, EnsuredModel, FAREWELL, HeldPermit, Shard, ShardStream, WaitReason,
+    CLOSE_GRACE, ConnectionGuard, EnsuredModel, HeldPermit, Shard, ShardStream, WaitReason,
 };
 use crate::tls::{self, ConnectionStream};
 
@@ -316,7 +316,7 @@ impl HttpConnection {
         }
         // The last answer went out before it could tell that the connection ends.
         let timeout = match self.shard.is_retiring() && !self.guard.outlasts_drains() {
-            true => options.http_idle_timeout.min(FAREWELL),
+            true => options.http_idle_timeout.min(CLOSE_GRACE),
             false => options.http_idle_timeout,
         };
         let deadline_ns = deadline_after(timeout);
@@ -411,7 +411,7 @@ impl HttpConnection {
             match self.poll_head(context) {
                 Poll::Ready(outcome) => Poll::Ready(outcome.map_err(|_| ConnectionEnd::Closed)),
                 Poll::Pending if self.state == HttpState::Idle => {
-                    self.guard.note_idle(context.waker());
+                    self.guard.keep_waker(context.waker());
                     match self.guard.is_rest_due() {
                         true => Poll::Ready(Err(ConnectionEnd::Rests)),
                         false => Poll::Pending,

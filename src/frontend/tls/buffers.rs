@@ -1,4 +1,4 @@
-//! Memory for records on their way, one piece per thread for all of its connections.
+//! Buffers for records on their way, one pair per thread for all of its connections.
 //!
 //! A connection keeps nothing of it: what waits for the peer or for the socket is copied to memory
 //! of its own, which has just that size.
@@ -19,16 +19,16 @@ pub(super) const PLAIN_BYTES_MAX: usize =
     WIRE_BYTES / (RECORD_BYTES_MAX + RECORD_OVERHEAD_BYTES) * RECORD_BYTES_MAX;
 
 #[derive(Default)]
-pub(super) struct RecordMemory {
+pub(super) struct RecordBuffers {
     wire: Vec<u8>,
     gathered: Vec<u8>,
 }
 
 thread_local! {
-    static MEMORY: RefCell<RecordMemory> = RefCell::default();
+    static BUFFERS: RefCell<RecordBuffers> = RefCell::default();
 }
 
-impl RecordMemory {
+impl RecordBuffers {
     /// Lets `work` have this thread's memory for encrypted bytes, and that to gather a record in.
     ///
     /// # Errors
@@ -36,14 +36,14 @@ impl RecordMemory {
     pub(super) fn with<T>(
         work: impl FnOnce(&mut [u8], &mut Vec<u8>) -> io::Result<T>,
     ) -> io::Result<T> {
-        MEMORY.with_borrow_mut(|memory| {
-            if memory.wire.is_empty() {
-                let reserved = memory.wire.try_reserve_exact(WIRE_BYTES);
-                let reserved = reserved.and(memory.gathered.try_reserve_exact(RECORD_BYTES_MAX));
+        BUFFERS.with_borrow_mut(|buffers| {
+            if buffers.wire.is_empty() {
+                let reserved = buffers.wire.try_reserve_exact(WIRE_BYTES);
+                let reserved = reserved.and(buffers.gathered.try_reserve_exact(RECORD_BYTES_MAX));
                 reserved.map_err(|_| io::ErrorKind::OutOfMemory)?;
-                memory.wire.resize(WIRE_BYTES, 0);
+                buffers.wire.resize(WIRE_BYTES, 0);
             }
-            work(&mut memory.wire, &mut memory.gathered)
+            work(&mut buffers.wire, &mut buffers.gathered)
         })
     }
 }
@@ -75,12 +75,12 @@ pub(super) fn next_record<'a>(
 
 /// Bytes that wait, in memory of their size; none while nothing waits.
 #[derive(Default)]
-pub(super) struct WaitingBytes {
+pub(super) struct ByteQueue {
     bytes: Vec<u8>,
     taken: usize,
 }
 
-impl WaitingBytes {
+impl ByteQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -109,7 +109,7 @@ impl WaitingBytes {
     pub(super) fn take(&mut self, count: usize) {
         self.taken += count;
         if self.taken >= self.bytes.len() {
-            *self = WaitingBytes::default();
+            *self = ByteQueue::default();
         }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn waiting_bytes_hold_no_memory_once_they_are_gone() {
-        let mut waiting = WaitingBytes::default();
+        let mut waiting = ByteQueue::default();
         let (mut pushed, mut taken) = (0_u8, 0_u8);
         for (more, less) in [(3, 1), (9, 10), (0, 1), (20, 7), (2, 15)] {
             for _ in 0..more {
