@@ -17,6 +17,8 @@ use crate::tls;
 
 /// The head of an answer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Each way. ureq clears them for each batch.
+const BUFFER_BYTES: usize = 16 << 10;
 /// The body of an answer, which says at most which spans were not taken, and why.
 const BODY_BYTES_MAX: u64 = 64 << 10;
 
@@ -47,6 +49,8 @@ impl CollectorClient {
             .max_redirects(0)
             .max_idle_connections(0)
             .max_response_header_size(HEAD_BYTES_MAX)
+            .input_buffer_size(BUFFER_BYTES)
+            .output_buffer_size(BUFFER_BYTES)
             .user_agent(concat!("conch/", env!("CARGO_PKG_VERSION")));
         if options.url.is_encrypted() {
             config = config.tls_config(tls::client_config(options.roots.as_deref())?);
