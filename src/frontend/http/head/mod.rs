@@ -77,13 +77,20 @@ impl<'a> RequestHead<'a> {
     /// The first header called `name`, whatever its case. Reads the headers again: for what few
     /// requests need.
     pub(crate) fn find(&self, name: &str) -> Option<&'a [u8]> {
-        let mut found = None;
-        self.each_header(|header, value| {
-            if found.is_none() && header.eq_ignore_ascii_case(name) {
-                found = Some(value.trim_ascii());
+        let mut rest = self.lines;
+        while !rest.is_empty() {
+            // A line has one name and one colon behind it, as `each_header` says.
+            if rest.get(name.len()) == Some(&b':')
+                && let Some((header, value)) = rest.split_at_checked(name.len())
+                && header.eq_ignore_ascii_case(name.as_bytes())
+            {
+                let end = memchr::memchr(b'\n', value).unwrap_or(value.len());
+                return value.get(1..end).map(<[u8]>::trim_ascii);
             }
-        });
-        found
+            let end = memchr::memchr(b'\n', rest)?;
+            rest = rest.get(end + 1..)?;
+        }
+        None
     }
 
     /// Whether the client asks for JSON by name. Most take anything, which is no wish.
@@ -239,7 +246,10 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(head.find("a"), Some(&b"1 2"[..]));
+        assert_eq!(head.find("B"), Some(&b""[..]));
+        assert_eq!(head.find("c"), Some(&b"a:b"[..]));
         assert_eq!(head.find("d"), None);
+        assert_eq!(head.find(""), None);
     }
 
     #[test]
