@@ -4,6 +4,7 @@ use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
 use std::sync::Arc;
 
 use crate::Error;
+use crate::ensemble::inline::InlineSteps;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::flow_control::decoupled_step::FlowControl;
 use crate::model::version::Pin;
@@ -32,6 +33,7 @@ pub(super) struct ExecutionState {
     pub(super) failure: Option<Error>,
     /// Steps' requests that are not wanted any more, until they are told so.
     pub(super) withdrawn: Vec<RequestHandle>,
+    pub(super) inline: InlineSteps,
 }
 
 /// A decoupled step and who sets its pace.

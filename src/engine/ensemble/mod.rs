@@ -8,6 +8,8 @@
 
 mod answer;
 mod execution_state;
+mod inline;
+mod inline_queue;
 mod limit;
 pub(crate) mod run;
 mod run_queue;
@@ -155,9 +157,9 @@ impl Ensemble {
 }
 
 impl Executor for Ensemble {
-    fn submit(&self, handle: RequestHandle, _offer: &mut InlineOffer) -> Result<(), SubmitRefusal> {
+    fn submit(&self, handle: RequestHandle, offer: &mut InlineOffer) -> Result<(), SubmitRefusal> {
         match self.own.upgrade().filter(|_| !self.is_closed()) {
-            Some(own) => Execution::begin(&own, handle),
+            Some(own) => Execution::begin(&own, handle, offer),
             None => return Err(stopping(&handle)),
         }
         Ok(())

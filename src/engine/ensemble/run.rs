@@ -30,6 +30,7 @@ use crate::ensemble::{Ensemble, run_queue, tensor};
 use crate::model::stats::ExecutionSpan;
 use crate::request::context::RequestHandle;
 use crate::request::ensemble_run::{EnsembleRun, StepGuard};
+use crate::request::inline::InlineOffer;
 use crate::request::messages::RequestIdPrefix;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
@@ -75,8 +76,9 @@ pub(super) enum StepEvent {
 }
 
 impl Execution {
-    /// Runs the request behind `handle`, unless somebody has claimed it.
-    pub(super) fn begin(ensemble: &Arc<Ensemble>, handle: RequestHandle) {
+    /// Runs the request behind `handle`, unless somebody has claimed it. Takes the `offer` if its
+    /// first step does.
+    pub(super) fn begin(ensemble: &Arc<Ensemble>, handle: RequestHandle, offer: &mut InlineOffer) {
         let run = Arc::new_cyclic(|own| Execution {
             ensemble: Arc::clone(ensemble),
             handle,
@@ -105,9 +107,20 @@ impl Execution {
             let mut state = run.state();
             state.depth = depth;
             state.live = Some(live);
+            if offer.is_open() {
+                state.inline.open();
+            }
         }
         run.arrive(StepEvent::Begin);
-        run_queue::drive(run);
+        if !offer.is_open() {
+            return run_queue::drive(run);
+        }
+        run_queue::drive(Arc::clone(&run) as _);
+        // Where this thread is at another run, this one comes later, and without an offer.
+        let has_turn = run.state().inline.close();
+        if has_turn {
+            offer.take(run);
+        }
     }
 
     /// A guard for the request of one more step.

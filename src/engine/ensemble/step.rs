@@ -61,9 +61,14 @@ impl Execution {
         let submitted = self.admit(start).and_then(|handle| {
             let slot = handle.shared().slot;
             let model = Arc::clone(&handle.shared().model);
-            model
-                .submit(handle, &mut InlineOffer::none())
-                .inspect_err(|_| self.state().free(slot))
+            // A decoupled step may have to wait for those behind it.
+            let is_offered = !model.config.is_decoupled && self.state().inline.is_open();
+            let mut offer = InlineOffer::new(is_offered);
+            let submitted = model.submit(handle, &mut offer);
+            if let Some(turn) = offer.into_turn() {
+                self.state().inline.owe(turn);
+            }
+            submitted.inspect_err(|_| self.state().free(slot))
         });
         if let Err(error) = submitted {
             let mut state = self.state();

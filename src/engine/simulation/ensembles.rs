@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use conch_config::DataType;
 use conch_scheduler::testing::Random;
@@ -13,8 +14,8 @@ use crate::simulation::trace::SeedTrace;
 use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
 use crate::testing::{draft, input};
 use crate::{
-    Code, Completion, Delivery, Draft, Error, OwnedRequest, PendingResponses, RequestHandle,
-    Timestamps, cancel,
+    Code, Completion, Delivery, Draft, Error, InlineOffer, InlineTurn, OwnedRequest,
+    PendingResponses, RequestHandle, Timestamps, cancel,
 };
 
 /// One seed.
@@ -25,6 +26,12 @@ pub(super) struct EnsembleSimulation {
     /// What executes.
     executing: Vec<StepExecution>,
     receiver: Arc<EnsembleCompletion>,
+    /// Clients offer to execute, as a shard that has nothing else to do.
+    makes_offers: bool,
+    /// What they owe for that.
+    turns: Vec<InlineTurn>,
+    /// Turns that executed something, and batches that these executed.
+    turn_count: u64,
     has_faults: bool,
     pub(super) event_count: u64,
     fault_count: u64,
@@ -79,6 +86,10 @@ impl EnsembleSimulation {
             requests: Vec::new(),
             executing: Vec::new(),
             receiver: Arc::default(),
+            // Without a draw, so that the others live as they did before.
+            makes_offers: seed % 4 == 3,
+            turns: Vec::new(),
+            turn_count: 0,
             event_count: 0,
             fault_count: 0,
         }
@@ -89,6 +100,9 @@ impl EnsembleSimulation {
         trace.tell(0, || format!("{:?}", self.models));
         while self.event_count < EVENT_COUNT_MIN {
             self.event_count += 1;
+            if self.event_count.is_multiple_of(5) {
+                self.take_turn(trace)?;
+            }
             match self.random.below(24) {
                 0..4 => self.arrive(trace)?,
                 4..12 => self.take_up(trace)?,
@@ -102,6 +116,9 @@ impl EnsembleSimulation {
         }
         trace.tell(self.event_count, || "nothing comes any more".into());
         self.has_faults = false;
+        while !self.turns.is_empty() {
+            self.take_turn(trace)?;
+        }
         while let Some(number) = self.requests.iter().position(|request| !request.is_final) {
             if self.executing.is_empty() && !self.models.has_work() {
                 return Err(format!("nothing is left, and {number} is not answered"));
@@ -161,9 +178,35 @@ impl EnsembleSimulation {
             error: None,
             is_final: false,
         });
-        model
-            .submit(handle, &mut crate::InlineOffer::none())
-            .map_err(|error| format!("{number} is refused: {}", error.message))
+        let mut offer = InlineOffer::new(self.makes_offers);
+        let submitted = model
+            .submit(handle, &mut offer)
+            .map_err(|error| format!("{number} is refused: {}", error.message));
+        self.turns.extend(offer.into_turn());
+        submitted
+    }
+
+    /// A client does what it owes, or leaves it to a core.
+    fn take_turn(&mut self, trace: &mut SeedTrace) -> RuleResult {
+        let Some(turn) = self.turns.pop() else {
+            return Ok(());
+        };
+        if self.event_count.is_multiple_of(3) {
+            trace.tell(self.event_count, || "a turn is left".into());
+            drop(turn);
+            return Ok(());
+        }
+        trace.tell(self.event_count, || "a turn is taken".into());
+        self.turn_count += u64::from(turn.run(Duration::from_secs(3600)).is_some());
+        // The client knows at once what it was answered.
+        self.check()
+    }
+
+    /// Whether turns executed more than a step each.
+    pub(super) fn executes_steps_of_turns(&self) -> bool {
+        let models = self.models.models.iter();
+        let executed_count: u64 = models.map(|model| model.executed_count()).sum();
+        executed_count > self.turn_count
     }
 
     /// A core of one of the models looks for a batch.
@@ -410,9 +453,10 @@ impl EnsembleSimulation {
         }
         let models = self.models.all_versions();
         // What was cancelled lies in the queues until somebody looks.
-        let queues = self.models.models.iter().flat_map(|model| &model.queues);
-        if queues
-            .map(|queue| queue.form_now())
+        let models_of_steps = self.models.models.iter();
+        let executors = models_of_steps.flat_map(|model| &model.executors);
+        if executors
+            .map(|executor| executor.queue.form_now())
             .any(|batch| !batch.is_empty())
         {
             return Err("something waits when all is answered".into());

@@ -21,6 +21,7 @@ mod device_models;
 mod ensembles;
 mod limits;
 mod models;
+mod offered_model;
 mod reference;
 mod request;
 mod rules;
@@ -72,7 +73,7 @@ const KEPT: &[(u64, &str)] = &[
     (545, "lost-return"),
     (2_645, "comes-back-twice"),
     (2_852, "occupied-for-ever"),
-    (17_259, "short-memory"),
+    (17_259, "short-memory; of ensembles forgotten-turn"),
 ];
 /// What the test suite runs.
 const SLICE: u64 = 1_500;
@@ -196,6 +197,18 @@ fn batches_overlap_in_many_lives() {
     };
     let count = (0..200).filter(overlaps).count();
     assert!(count >= 50, "{count} of 200 lives");
+}
+
+#[test]
+fn submitters_execute_steps_in_many_lives() {
+    let executes = |seed: &u64| {
+        let mut world = EnsembleSimulation::new(*seed);
+        let held = world.live(&mut SeedTrace::default());
+        held.unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
+        world.executes_steps_of_turns()
+    };
+    let count = (0..200).filter(executes).count();
+    assert!(count >= 25, "{count} of 200 lives");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use conch_scheduler::testing::{EnsembleShape, Random};
 use crate::ensemble::Ensemble;
 use crate::execution::queue::ModelQueue;
 use crate::model::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
+use crate::simulation::offered_model::OfferedModel;
 use crate::testing::{config, parts};
 use crate::threads::timer_thread::TimerThread;
 use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response, VersionParts};
@@ -29,7 +30,7 @@ pub(super) struct ComputingModel {
     /// The last takes requests.
     versions: Vec<Arc<ModelVersion>>,
     /// Of the versions.
-    pub(super) queues: Vec<Arc<ModelQueue>>,
+    pub(super) executors: Vec<Arc<OfferedModel>>,
 }
 
 /// A model made of others.
@@ -68,10 +69,10 @@ impl Models {
         let kinds = kinds.into_iter().enumerate();
         let models = kinds.map(|(index, (arity, is_decoupled))| {
             let name: Arc<str> = Arc::from(format!("m{index}"));
-            let (version, queue) = version(&name, 1, arity, is_decoupled, &timer_thread);
+            let (version, executor) = version(&name, 1, arity, is_decoupled, &timer_thread);
             ComputingModel {
                 versions: vec![version],
-                queues: vec![queue],
+                executors: vec![executor],
                 name,
                 arity,
                 is_decoupled,
@@ -161,7 +162,7 @@ impl Models {
     pub(super) fn replace(&mut self, model: usize) {
         let own = &mut self.models[model];
         let number = own.versions.len() as i64 + 1;
-        let (next, queue) = version(
+        let (next, executor) = version(
             &own.name,
             number,
             own.arity,
@@ -169,7 +170,7 @@ impl Models {
             &self.timer_thread,
         );
         own.versions.push(next);
-        own.queues.push(queue);
+        own.executors.push(executor);
         self.publish();
         let own = &self.models[model].versions;
         own[own.len() - 2].retire();
@@ -255,13 +256,23 @@ impl Drop for Models {
 
 impl ComputingModel {
     pub(super) fn make(&self, inputs: &[String]) -> String {
-        format!("{}({})", self.name, inputs.join(","))
+        made_of(&self.name, inputs)
+    }
+
+    /// Batches that submitters executed.
+    pub(super) fn executed_count(&self) -> u64 {
+        let executors = self.executors.iter();
+        executors.map(|executor| executor.executed_count()).sum()
     }
 
     /// What the core of one of its versions finds.
     pub(super) fn form(&self, random: &mut Random) -> Vec<OwnedRequest> {
         let version = random.below(self.versions.len() as u64) as usize;
-        self.queues[version].form_now()
+        let executor = &self.executors[version];
+        match executor.is_open_to_cores() {
+            true => executor.queue.form_now(),
+            false => Vec::new(),
+        }
     }
 
     /// Requests in its queues.
@@ -271,6 +282,11 @@ impl ComputingModel {
             .map(|version| version.statistics.totals().pending_count)
             .sum()
     }
+}
+
+/// What the model of this name makes of its inputs.
+pub(super) fn made_of(name: &str, inputs: &[String]) -> String {
+    format!("{name}({})", inputs.join(","))
 }
 
 /// The inputs of a request, in the order of the model's.
@@ -307,7 +323,7 @@ fn version(
     arity: usize,
     is_decoupled: bool,
     timer_thread: &Arc<TimerThread>,
-) -> (Arc<ModelVersion>, Arc<ModelQueue>) {
+) -> (Arc<ModelVersion>, Arc<OfferedModel>) {
     static CONFIGS: [OnceLock<Arc<conch_config::ResolvedConfig>>; 4] =
         [const { OnceLock::new() }; 4];
     let config = CONFIGS[(arity - 1) * 2 + usize::from(is_decoupled)].get_or_init(|| {
@@ -319,11 +335,12 @@ fn version(
         ))
     });
     let queue = ModelQueue::new(config, &[1], Arc::clone(timer_thread), None).unwrap();
+    let executor = OfferedModel::new(name, queue);
     let parts = VersionParts {
-        executor: Arc::clone(&queue) as _,
+        executor: Arc::clone(&executor) as _,
         ..parts(name, number, config)
     };
-    (Arc::new(ModelVersion::new(parts)), queue)
+    (Arc::new(ModelVersion::new(parts)), executor)
 }
 
 fn text_of(shape: &EnsembleShape, ensembling: &Ensembling) -> String {
