@@ -1,5 +1,7 @@
 """The server in process: conch's libtritonserver.so beside the real Triton's, in the same C program, with the same backend .so.
 
+A third row is conch's with `CONCH_INLINE` "callers", where the thread that calls executes.
+
 The program makes a request of FP32[1,16] anew each time, as an embedder does that has a protocol of its own, and looks at its answer. CPU of a
 request is that of all threads of the process, the program's own work included. Processes run on the given CPUs, and every round visits
 the libraries in turn.
@@ -7,6 +9,7 @@ the libraries in turn.
 Needs a C compiler and the peers ($PEERS_DIR, default ~/.cache/peers)."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import statistics
@@ -26,6 +29,8 @@ output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
 instance_group [ { count: 1 kind: KIND_CPU } ]
 parameters { key: "example_response_parameters" value { string_value: "false" } }
 """
+CALLERS = 'parameters { key: "CONCH_INLINE" value { string_value: "callers" } }\n'
+LIBRARIES = ("conch", "conch, callers execute", "triton")
 IN_FLIGHT = (1, 32)
 GOAL = 0.5
 
@@ -48,17 +53,17 @@ def start(name, options, repository):
 def measure(options, repository):
     """Of each library and number of requests in flight: nanoseconds per request (on the clock, of CPU, p50, p99), a row per round."""
     rows = {}
-    with start("conch", options, repository) as conch, start("triton", options, repository) as triton:
-        names = [("conch", conch), ("triton", triton)]
+    with contextlib.ExitStack() as stack:
+        names = [(name, stack.enter_context(start(name, options, repository / ("callers" if "callers" in name else "plain")))) for name in LIBRARIES]
         for _, library in names:
             library.ask(32, 20_000)
         for index in range(options.rounds):
             for in_flight in IN_FLIGHT:
-                for name, library in names[index % 2:] + names[:index % 2]:
+                for name, library in names[index % len(names):] + names[:index % len(names)]:
                     wall, cpu, p50, p99 = map(int, library.ask(in_flight, options.requests))
                     row = (wall / options.requests, cpu / options.requests, p50, p99)
                     rows.setdefault((in_flight, name), []).append(row)
-                    print(f"round {index + 1}/{options.rounds}  {in_flight:3} in flight  {name:7} {row[1] / 1000:8.2f} us CPU", file=sys.stderr)
+                    print(f"round {index + 1}/{options.rounds}  {in_flight:3} in flight  {name:22} {row[1] / 1000:8.2f} us CPU", file=sys.stderr)
     return rows
 
 
@@ -73,24 +78,25 @@ def main(words):
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as directory:
-        version = pathlib.Path(directory) / "identity/1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(MODEL)
+        for repository, config in {"plain": MODEL, "callers": MODEL + CALLERS}.items():
+            version = pathlib.Path(directory) / repository / "identity/1"
+            version.mkdir(parents=True)
+            (version.parent / "config.pbtxt").write_text(config)
         try:
-            rows = measure(options, directory)
+            rows = measure(options, pathlib.Path(directory))
         except Refused as error:
             parser.exit(2, f"{error}\n")
     print("| in flight | library | requests/s | CPU us/request | p50 us | p99 us | CPU conch/Triton |\n|---|---|---|---|---|---|---|")
     missed = []
     for in_flight in IN_FLIGHT:
-        for name in ("conch", "triton"):
+        for name in LIBRARIES:
             wall, cpu, p50, p99 = (statistics.median(column) for column in zip(*rows[in_flight, name], strict=True))
             ratio = ""
-            if name == "conch":
-                value = statistics.median(own[1] / other[1] for own, other in zip(rows[in_flight, "conch"], rows[in_flight, "triton"], strict=True))
+            if name != "triton":
+                value = statistics.median(own[1] / other[1] for own, other in zip(rows[in_flight, name], rows[in_flight, "triton"], strict=True))
                 ratio = f"{value:.2f}"
                 if value > GOAL:
-                    missed.append(f"{in_flight} in flight: {ratio} > {GOAL}")
+                    missed.append(f"{name}, {in_flight} in flight: {ratio} > {GOAL}")
             print(f"| {in_flight} | {name} | {1e9 / wall:.0f} | {cpu / 1000:.2f} | {p50 / 1000:.1f} | {p99 / 1000:.1f} | {ratio} |")
     if options.check and missed:
         raise SystemExit("missed: " + "; ".join(missed))

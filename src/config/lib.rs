@@ -63,7 +63,7 @@ pub use model::{
 };
 pub use needs::needed_models;
 pub use normalize::normalize;
-pub use own::{DEADLINE_ORDER, OwnParameters, REQUESTS_MAX, SHARE_WEIGHT};
+pub use own::{DEADLINE_ORDER, InlinePolicy, OwnParameters, REQUESTS_MAX, SHARE_WEIGHT};
 pub use placeholders::with_placeholders;
 pub use prepare::{Preparation, prepare};
 pub use sequence::{Controls, FlagControl, IdControl, SequenceBatching, SequenceStrategy};

@@ -28,8 +28,7 @@ pub const EXECUTION_TIMEOUT_SECONDS: &str = "CONCH_EXECUTION_TIMEOUT_SECONDS";
 /// Far more than a batch takes; a device that needs more hangs.
 const EXECUTION_TIMEOUT_SECONDS_DEFAULT: u64 = 600;
 
-/// Whether threads that submit may execute in place of an idle core; unset, where the backend is
-/// made for it.
+/// Whether threads that submit may execute in place of an idle core: an [`InlinePolicy`].
 pub const INLINE: &str = "CONCH_INLINE";
 
 /// How often in the life of the server a model is loaded again by itself after an execution did not
@@ -40,6 +39,34 @@ pub const RELOADS_MAX: &str = "CONCH_RELOADS_MAX";
 pub const SHARE_WEIGHT: &str = "CONCH_SHARE_WEIGHT";
 const SHARE_WEIGHT_MAX: u32 = 10_000;
 const SHARE_WEIGHT_DEFAULT: u32 = 100;
+
+/// Which threads that submit may execute a model's requests in place of an idle core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InlinePolicy {
+    /// Network threads, where the backend is made for it.
+    #[default]
+    Backend,
+    /// None.
+    Never,
+    /// Network threads, also where the backend is not made for it.
+    Always,
+    /// Those, and threads of the program in whose process the server runs: a response callback may
+    /// be called before the call that submits returns.
+    Callers,
+}
+
+impl FromStr for InlinePolicy {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<InlinePolicy, ()> {
+        match text {
+            "true" => Ok(InlinePolicy::Always),
+            "false" => Ok(InlinePolicy::Never),
+            "callers" => Ok(InlinePolicy::Callers),
+            _ => Err(()),
+        }
+    }
+}
 
 /// conch's own parameters of a model configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +83,7 @@ pub struct OwnParameters {
     /// 0: none.
     pub execution_timeout_seconds: u64,
     pub reloads_max: u32,
-    /// None: where the backend is made for it.
-    pub inline: Option<bool>,
+    pub inline: InlinePolicy,
 }
 
 impl Default for OwnParameters {
@@ -72,7 +98,7 @@ impl Default for OwnParameters {
             share_weight: SHARE_WEIGHT_DEFAULT,
             execution_timeout_seconds: EXECUTION_TIMEOUT_SECONDS_DEFAULT,
             reloads_max: 0,
-            inline: None,
+            inline: InlinePolicy::Backend,
         }
     }
 }
@@ -115,7 +141,9 @@ impl OwnParameters {
             reloads_max: reader
                 .value(RELOADS_MAX, "a number of reloads")?
                 .unwrap_or(0),
-            inline: reader.value(INLINE, "true or false")?,
+            inline: reader
+                .value(INLINE, "true, false or callers")?
+                .unwrap_or_default(),
         })
     }
 }
@@ -180,7 +208,7 @@ mod tests {
                 sequence_drain_seconds: 0,
                 execution_timeout_seconds: 30,
                 reloads_max: 2,
-                inline: Some(false),
+                inline: InlinePolicy::Never,
                 ..OwnParameters::default()
             }),
         );
@@ -219,8 +247,18 @@ mod tests {
         );
         check(
             &[(INLINE, "1")],
-            Err("parameter 'CONCH_INLINE' of model 'm' must be true or false, got '1'"),
+            Err("parameter 'CONCH_INLINE' of model 'm' must be true, false or callers, got '1'"),
         );
+        for (text, inline) in [
+            ("true", InlinePolicy::Always),
+            ("callers", InlinePolicy::Callers),
+        ] {
+            let own = OwnParameters {
+                inline,
+                ..OwnParameters::default()
+            };
+            check(&[(INLINE, text)], Ok(own));
+        }
         check(
             &[(DEADLINE_ORDER, "yes")],
             Err("parameter 'CONCH_DEADLINE_ORDER' of model 'm' must be true or false, got 'yes'"),

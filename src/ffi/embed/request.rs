@@ -26,6 +26,7 @@ use conch_memory::{Budget, ByteView, MemoryKind, MemoryPlace};
 use smallvec::SmallVec;
 
 use super::callbacks::EmbedderCallback;
+use super::caller;
 use super::embedded_request::{EmbeddedRequest, InputExtra, RequestAddress};
 use super::placement::RequestAllocator;
 use super::trace::CarriedTrace;
@@ -85,13 +86,18 @@ pub(crate) struct Submission {
 }
 
 impl Submission {
-    /// Sends the request to its model. After success it belongs to the server until its release
-    /// callback, which may have come already.
+    /// Sends the request to its model, or executes it, where the model lets callers do that. After
+    /// success it belongs to the server until its release callback, which may have come already.
     ///
     /// # Errors
     /// Why the model takes no request.
     pub(crate) fn submit(self) -> Result<(), Error> {
-        self.model.submit(self.handle, &mut InlineOffer::none())
+        let mut offer = InlineOffer::new(caller::may_execute(&self.model));
+        let submitted = self.model.submit(self.handle, &mut offer);
+        if let Some(turn) = offer.into_turn() {
+            caller::execute(turn);
+        }
+        submitted
     }
 }
 

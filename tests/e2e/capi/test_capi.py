@@ -239,6 +239,25 @@ class Embedded(unittest.TestCase):
     def test_response_cache_is_clean(self):
         self.cached("/nonexistent", 400, *VALGRIND)
 
+    def callers(self, *prefix):
+        own = {"CONCH_INLINE": "callers"}
+        step = ('{ model_name: "callers" model_version: -1 input_map { key: "INPUT0" value: "INPUT0" } '
+                'output_map { key: "OUTPUT0" value: "OUTPUT0" } }')
+        ensemble = ('platform: "ensemble"\n' + tensors("input", [("INPUT0", "FP32", (-1,))]) + tensors("output", [("OUTPUT0", "FP32", (-1,))])
+                    + f"ensemble_scheduling {{ step [ {step} ] }}\n"
+                    + 'parameters { key: "CONCH_INLINE" value { string_value: "callers" } }\n')
+        with Repository() as repository:
+            repository.model("callers", identity(parameters=own)).model("plain", identity()).model("ensemble", ensemble)
+            printed = self.run_program(*prefix, self.build("callers"), LIBRARY, repository, self.backends)
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+
+    def test_threads_that_call_execute(self):
+        self.callers()
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_threads_that_call_execute_cleanly(self):
+        self.callers(*VALGRIND)
+
     def streams(self, *prefix):
         one = [("IN", "INT32", (1,))]
         repeat = [("IN", "INT32", (-1,)), ("DELAY", "UINT32", (-1,)), ("WAIT", "UINT32", (1,))]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conch_config::{InstanceKind, Scheduling};
+use conch_config::{InlinePolicy, InstanceKind, Scheduling};
 
 use crate::OwnedRequest;
 use crate::clock::{Monotonic, monotonic_ns};
@@ -26,12 +26,13 @@ impl ModelQueue {
             Scheduling::Dynamic(settings) => settings.max_queue_delay_us == 0,
             _ => false,
         };
-        let is_wanted = self.config.own.inline;
+        let policy = self.config.own.inline;
+        let is_wanted = matches!(policy, InlinePolicy::Always | InlinePolicy::Callers);
         if is_immediate
-            && is_wanted != Some(false)
+            && policy != InlinePolicy::Never
             && !self.has_strategy
             && self.inline_seat.load().is_none()
-            && seat.takes_inline(is_wanted == Some(true) && self.is_on_cpu())
+            && seat.takes_inline(is_wanted && self.is_on_cpu())
         {
             self.inline_seat.store(Some(Arc::clone(seat)));
         }
