@@ -7,8 +7,9 @@
 //! - responses: the thread that sent them, which is normally the instance's core; a thread of the
 //!   backend's own if that answers; the timer thread, if the request timed out or was cancelled
 //!   while it waited; the caller of `ServerInferAsync` itself, within that call, if the response
-//!   was cached, or the model lets callers execute (`caller.rs`). Never a thread that is inside `InferenceRequestCancel`, and never two at once for
-//!   one request: responses come in the order in which they were sent.
+//!   was cached, or the model lets callers execute (`caller.rs`). Never a thread that is inside
+//!   `InferenceRequestCancel`, and never two at once for one request: responses come in the order
+//!   in which they were sent.
 //! - release of the request: the thread on which the backend released it, else as above.
 //! - allocators: the thread on which the backend asks for its buffers; release, whoever deletes the
 //!   response.
