@@ -50,7 +50,7 @@ impl Executor for CachedExecutor {
 
     fn submit(&self, handle: RequestHandle, offer: &mut InlineOffer) -> Result<(), SubmitRefusal> {
         match handle.shared().features.deposit {
-            Some(_) => self.0.submit(handle),
+            Some(_) => self.0.submit(handle, offer),
             None => self.0.executor.submit(handle, offer),
         }
     }
@@ -82,22 +82,26 @@ impl ModelCache {
     ///
     /// # Errors
     /// The executor's; a request that goes to a thread of the cache is answered with them instead.
-    fn submit(self: &Arc<Self>, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+    fn submit(
+        self: &Arc<Self>,
+        handle: RequestHandle,
+        offer: &mut InlineOffer,
+    ) -> Result<(), SubmitRefusal> {
         // A model that stops answers nothing more, though it could.
         let claimed =
             (!self.executor.is_closed()).then(|| handle.claim(ClaimReason::Execute, None));
         let Some(live) = claimed.flatten() else {
-            return self.executor.submit(handle, &mut InlineOffer::none());
+            return self.executor.submit(handle, offer);
         };
         let caching = &self.caching;
         if caching.cache.is_instant() && key::byte_count(&live) <= HASHED_HERE_BYTES_MAX {
             let Some(key) = key::key_of(&self.start, &live) else {
-                return self.execute(live);
+                return self.execute(live, offer);
             };
             let start_ns = monotonic_ns();
             if let Some(outcome) = caching.cache.try_lookup(key) {
                 let lookup = CacheLookup::ended(key, start_ns);
-                return self.answer_or_execute(live, lookup, outcome);
+                return self.answer_or_execute(live, lookup, outcome, offer);
             }
         }
         let Some(handle) = lay_down(live) else {
@@ -107,7 +111,7 @@ impl ModelCache {
         let job: CacheJob = Box::new(move || member.look_up(&own));
         if caching.threads.post(job).is_err() {
             // The server stops, and the model refuses it.
-            return self.executor.submit(handle, &mut InlineOffer::none());
+            return self.executor.submit(handle, offer);
         }
         Ok(())
     }
@@ -119,7 +123,7 @@ impl ModelCache {
             return;
         };
         let Some(key) = key::key_of(&self.start, &live) else {
-            return answer_refusal(handle, self.execute(live));
+            return answer_refusal(handle, self.execute(live, &mut InlineOffer::none()));
         };
         let Some(handle) = lay_down(live) else {
             return;
@@ -129,7 +133,8 @@ impl ModelCache {
             .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
         let lookup = CacheLookup::ended(key, start_ns);
         if let Some(live) = handle.claim(ClaimReason::Execute, None) {
-            answer_refusal(&handle, self.answer_or_execute(live, lookup, outcome));
+            let outcome = self.answer_or_execute(live, lookup, outcome, &mut InlineOffer::none());
+            answer_refusal(&handle, outcome);
         }
     }
 
@@ -138,6 +143,7 @@ impl ModelCache {
         live: OwnedRequest,
         lookup: CacheLookup,
         outcome: Result<Option<Arc<CachedResponse>>, Error>,
+        offer: &mut InlineOffer,
     ) -> Result<(), SubmitRefusal> {
         match outcome {
             Ok(Some(kept)) => {
@@ -158,11 +164,15 @@ impl ModelCache {
             // A request that is scheduled anew is not looked up again, so this is its only lookup.
             deposit.lookup.get_or_init(|| lookup);
         }
-        self.execute(live)
+        self.execute(live, offer)
     }
 
     /// Lets the request be executed, as any of a model without a cache.
-    fn execute(&self, mut live: OwnedRequest) -> Result<(), SubmitRefusal> {
+    fn execute(
+        &self,
+        mut live: OwnedRequest,
+        offer: &mut InlineOffer,
+    ) -> Result<(), SubmitRefusal> {
         let version = Arc::clone(&live.shared().model);
         let place = PendingPermit::enter(&version, &live.shared().id, live.shared().facts.level);
         match place {
@@ -173,7 +183,7 @@ impl ModelCache {
             }
         }
         match lay_down(live) {
-            Some(handle) => self.executor.submit(handle, &mut InlineOffer::none()),
+            Some(handle) => self.executor.submit(handle, offer),
             None => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
 //! Requests of a model whose one instance waits at a gate, with the local cache and with one that
 //! is slow, fails or panics.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -18,9 +19,9 @@ use crate::threads::placement::Placement;
 use crate::threads::timer_thread::TimerThread;
 use crate::threads::topology::Topology;
 use crate::{
-    Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, Instance, InstanceSpec,
-    ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps, VersionParts,
-    cancel,
+    Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, InlineOffer, Instance,
+    InstanceSpec, ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps,
+    VersionParts, cancel,
 };
 
 const CONFIG: &str = "max_batch_size: 8 response_cache { enable: true }
@@ -185,6 +186,13 @@ impl Bed {
     }
 
     fn try_send(&self, slot: u64, data: &[u8]) -> Result<RequestHandle, Error> {
+        let handle = self.admit(slot, data)?;
+        self.version
+            .submit(Arc::clone(&handle), &mut InlineOffer::none())?;
+        Ok(handle)
+    }
+
+    fn admit(&self, slot: u64, data: &[u8]) -> Result<RequestHandle, Error> {
         let completion: Arc<dyn Completion> = self.recorder.clone();
         let shape = [1, i64::try_from(data.len()).unwrap()];
         let drafted: Draft<'_> = draft(vec![input("a", DataType::Uint8, &shape, &[data])]);
@@ -192,10 +200,7 @@ impl Bed {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
         };
-        let handle = crate::testing::admit(&self.version, drafted, &completion, slot, timestamps)?;
-        self.version
-            .submit(Arc::clone(&handle), &mut crate::InlineOffer::none())?;
-        Ok(handle)
+        crate::testing::admit(&self.version, drafted, &completion, slot, timestamps)
     }
 
     fn send(&self, slot: u64, data: &[u8]) -> RequestHandle {
@@ -266,6 +271,36 @@ fn the_second_request_is_a_hit_though_the_instance_is_blocked_and_the_queue_full
     bed.echo.let_go(2);
     assert_eq!(bed.recorder.wait(2).len(), 2);
     assert_eq!(bed.hits_and_misses(), (5, 3));
+}
+
+#[test]
+fn the_submitter_executes_what_the_cache_does_not_know() {
+    let config = format!(
+        "{CONFIG} instance_group [ {{ kind: KIND_CPU }} ] \
+         parameters {{ key: 'CONCH_INLINE' value {{ string_value: 'true' }} }}"
+    );
+    let bed = Bed::new(&config, Bed::local(), None);
+    let offer = |slot: u64, data: &[u8]| {
+        let mut offer = InlineOffer::new(true);
+        let handle = bed.admit(slot, data).unwrap();
+        bed.version.submit(handle, &mut offer).unwrap();
+        offer.into_turn()
+    };
+    let slot = Cell::new(0_u64);
+    // The first ones are the core's, and so is what comes before it sleeps.
+    until("an offer that is taken", || {
+        slot.set(slot.get() + 1);
+        let data = slot.get().to_le_bytes();
+        let turn = offer(slot.get(), &data);
+        let is_executed = turn.is_some_and(|turn| turn.run(Duration::from_secs(1)).is_some());
+        assert_eq!(bed.answer(), (slot.get(), data.to_vec()));
+        is_executed
+    });
+    let known = slot.get().to_le_bytes();
+    let executions = bed.echo.executions();
+    assert!(offer(0, &known).is_none(), "it is a hit");
+    assert_eq!(bed.answer(), (0, known.to_vec()));
+    assert_eq!(bed.echo.executions(), executions);
 }
 
 #[test]
