@@ -17,8 +17,9 @@ use crate::tls;
 
 /// The head of an answer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Each way. ureq clears them for each batch.
-const BUFFER_BYTES: usize = 16 << 10;
+/// Each way. ureq clears them for each batch. A head that is too long has to fit, to be seen as
+/// such.
+const BUFFER_BYTES: usize = 2 * HEAD_BYTES_MAX;
 /// The body of an answer, which says at most which spans were not taken, and why.
 const BODY_BYTES_MAX: u64 = 64 << 10;
 
