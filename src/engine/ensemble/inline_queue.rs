@@ -12,7 +12,7 @@ impl InlineQueue for Execution {
     fn execute_inline(&self, limit: Duration) -> Option<InlineExecution> {
         let begin_ns = monotonic_ns();
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(begin_ns));
-        let _closing = Closing(self);
+        let _guard = InlineGuard(self);
         self.state().inline.open();
         let mut progress = None;
         while let Some(turn) = self.owed_turn()
@@ -40,9 +40,9 @@ impl Execution {
 }
 
 /// Ends the time in which steps are offered, and leaves what is owed to a core.
-struct Closing<'a>(&'a Execution);
+struct InlineGuard<'a>(&'a Execution);
 
-impl Drop for Closing<'_> {
+impl Drop for InlineGuard<'_> {
     fn drop(&mut self) {
         self.0.state().inline.close();
         self.0.leave_to_core();

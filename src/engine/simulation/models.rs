@@ -10,7 +10,7 @@ use conch_scheduler::testing::{EnsembleShape, Random};
 use crate::ensemble::Ensemble;
 use crate::execution::queue::ModelQueue;
 use crate::model::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
-use crate::simulation::offered_model::OfferedModel;
+use crate::simulation::inline_model::InlineModel;
 use crate::testing::{config, parts};
 use crate::threads::timer_thread::TimerThread;
 use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response, VersionParts};
@@ -30,7 +30,7 @@ pub(super) struct ComputingModel {
     /// The last takes requests.
     versions: Vec<Arc<ModelVersion>>,
     /// Of the versions.
-    pub(super) executors: Vec<Arc<OfferedModel>>,
+    pub(super) executors: Vec<Arc<InlineModel>>,
 }
 
 /// A model made of others.
@@ -323,7 +323,7 @@ fn version(
     arity: usize,
     is_decoupled: bool,
     timer_thread: &Arc<TimerThread>,
-) -> (Arc<ModelVersion>, Arc<OfferedModel>) {
+) -> (Arc<ModelVersion>, Arc<InlineModel>) {
     static CONFIGS: [OnceLock<Arc<conch_config::ResolvedConfig>>; 4] =
         [const { OnceLock::new() }; 4];
     let config = CONFIGS[(arity - 1) * 2 + usize::from(is_decoupled)].get_or_init(|| {
@@ -335,7 +335,7 @@ fn version(
         ))
     });
     let queue = ModelQueue::new(config, &[1], Arc::clone(timer_thread), None).unwrap();
-    let executor = OfferedModel::new(name, queue);
+    let executor = InlineModel::new(name, queue);
     let parts = VersionParts {
         executor: Arc::clone(&executor) as _,
         ..parts(name, number, config)

@@ -24,15 +24,15 @@ pub(super) fn may_execute(model: &ModelVersion) -> bool {
 
 /// Does what this thread owes for an offer that was taken.
 pub(super) fn execute(turn: InlineTurn) {
-    struct Executing;
+    struct ExecutingGuard;
 
-    impl Drop for Executing {
+    impl Drop for ExecutingGuard {
         fn drop(&mut self) {
             IS_EXECUTING.set(false);
         }
     }
 
     IS_EXECUTING.set(true);
-    let _executing = Executing;
+    let _guard = ExecutingGuard;
     turn.run(LIMIT);
 }

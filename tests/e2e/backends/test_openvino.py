@@ -636,6 +636,8 @@ class Oldest(OpenvinoCase):
         self.assert_equal(found[0], found[1])
 
 
+@needs_library("openvino")
+@engine.needs_openvino
 class Example(ServerCase):
     """The repository of docs/examples."""
 

@@ -11,19 +11,19 @@ use crate::simulation::models::{answer_of, inputs_of, made_of};
 use crate::{Completion, PendingResponses, RequestHandle};
 
 /// What executes the requests of one version.
-pub(super) struct OfferedModel {
+pub(super) struct InlineModel {
     name: Arc<str>,
     pub(super) queue: Arc<ModelQueue>,
     /// Turns that submitters owe. Nobody else looks meanwhile.
     owed_count: AtomicU64,
     /// Batches that submitters executed.
     executed_count: AtomicU64,
-    own: Weak<OfferedModel>,
+    own: Weak<InlineModel>,
 }
 
-impl OfferedModel {
-    pub(super) fn new(name: &Arc<str>, queue: Arc<ModelQueue>) -> Arc<OfferedModel> {
-        Arc::new_cyclic(|own| OfferedModel {
+impl InlineModel {
+    pub(super) fn new(name: &Arc<str>, queue: Arc<ModelQueue>) -> Arc<InlineModel> {
+        Arc::new_cyclic(|own| InlineModel {
             name: Arc::clone(name),
             queue,
             owed_count: AtomicU64::new(0),
@@ -42,7 +42,7 @@ impl OfferedModel {
     }
 }
 
-impl Executor for OfferedModel {
+impl Executor for InlineModel {
     fn response_path(&self, completion: &Arc<dyn Completion>, may_cache: bool) -> ResponsePath {
         self.queue.response_path(completion, may_cache)
     }
@@ -65,7 +65,7 @@ impl Executor for OfferedModel {
     }
 }
 
-impl InlineQueue for OfferedModel {
+impl InlineQueue for InlineModel {
     fn execute_inline(&self, _limit: Duration) -> Option<InlineExecution> {
         self.owed_count.fetch_sub(1, Ordering::Relaxed);
         let batch = self.queue.form_now();
