@@ -80,13 +80,3 @@ pub(crate) async fn yield_now() {
     })
     .await;
 }
-
-pub(crate) fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-    pairs
-        .iter()
-        .map(|(name, value)| {
-            let value = HeaderValue::from_static(value);
-            (HeaderName::from_static(name), value)
-        })
-        .collect()
-}

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use conch_http2::StreamGone;
 use conch_memory::{Budget, Charge, try_extend, try_push, try_reserve};
-use h2::{Reason, RecvStream, SendStream};
 
 use super::compression::{InflateTarget, InflatedLimit, MessageInflater};
 use super::frame::{MESSAGE_BYTES_MAX, MessagePrefix, PREFIX_BYTES, put_prefix};
@@ -16,7 +16,7 @@ use super::infer::{CompleteMessage, MessageReader, Pieces};
 use super::peer_timeout::PeerTimeout;
 use super::settings::CONTROL_MESSAGE_BYTES_MAX;
 use super::status::GrpcStatus;
-use super::transport::{DirectArrival, DirectFailure, DirectReceiver, Payload};
+use super::transport::{CallBody, DirectFailure, Responder};
 use super::uploads::PartialMessages;
 use crate::coding::ContentCoding;
 use crate::shard::Shard;
@@ -28,8 +28,6 @@ pub(super) enum CallFailure {
     Status(GrpcStatus),
     /// The client has withdrawn the call, or is gone.
     Gone,
-    /// The client broke the rules of HTTP/2; its stream is to be reset.
-    Reset(Reason),
 }
 
 impl From<GrpcStatus> for CallFailure {
@@ -41,26 +39,24 @@ impl From<GrpcStatus> for CallFailure {
 impl From<DirectFailure> for CallFailure {
     fn from(failure: DirectFailure) -> CallFailure {
         match failure {
-            DirectFailure::Stream => CallFailure::Gone,
             DirectFailure::Read(fault) => CallFailure::Status(fault.into()),
-            DirectFailure::Reset(reason) => CallFailure::Reset(reason),
             DirectFailure::Timeout(status) => CallFailure::Status(status),
         }
     }
 }
 
-impl From<h2::Error> for CallFailure {
-    fn from(_: h2::Error) -> CallFailure {
+impl From<StreamGone> for CallFailure {
+    fn from(_: StreamGone) -> CallFailure {
         CallFailure::Gone
     }
 }
 
-/// The next DATA frame; none at the end of the stream. Its bytes still count against the windows.
+/// The next part of the body; none at its end.
 async fn next_frame(
-    body: &mut RecvStream,
+    body: &mut CallBody,
     peer_timeout: &mut PeerTimeout,
 ) -> Result<Option<Bytes>, CallFailure> {
-    std::future::poll_fn(|context| match body.poll_data(context) {
+    std::future::poll_fn(|context| match body.poll_next(context) {
         Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
         Poll::Ready(Some(Err(_))) => Poll::Ready(Err(CallFailure::Gone)),
         Poll::Ready(None) => Poll::Ready(Ok(None)),
@@ -69,47 +65,37 @@ async fn next_frame(
     .await
 }
 
-/// Gives the bytes of a consumed frame back to the peer's windows.
-pub(super) fn release(body: &mut RecvStream, length: usize) {
-    // Fails only if more is given back than came.
-    let _ = body.flow_control().release_capacity(length);
-}
-
 /// Receives the single message of a ModelInfer call, tensor by tensor. `coding` is what it may be
-/// compressed with; large tensors are received past h2 where that `is_direct`.
+/// compressed with.
 pub(super) async fn receive_tensors(
     shard: &Shard,
     budget: &Arc<Budget>,
-    body: &mut RecvStream,
+    body: &mut CallBody,
     peer_timeout: &mut PeerTimeout,
     coding: Option<ContentCoding>,
     uploads: &Rc<PartialMessages>,
-    is_direct: bool,
 ) -> Result<CompleteMessage, CallFailure> {
     let mut prefix = MessagePrefix::default();
     let mut reader: Option<MessageReader> = None;
     // From the first bytes on, unless they are all.
     let mut upload = None;
     loop {
-        let is_wanted = is_direct && reader.as_ref().is_some_and(DirectReceiver::wants);
-        let data = match uploads.direct() {
-            Some(direct) if is_wanted => {
-                let wait = |context: &mut Context<'_>, has_progressed| {
-                    if has_progressed {
-                        peer_timeout.note_progress();
-                    }
-                    peer_timeout.poll(context)
-                };
-                match direct.next(body, &mut reader, wait).await? {
-                    DirectArrival::Frame(data) => data,
-                    DirectArrival::Reader => match reader.take_if(|open| open.left() == 0) {
-                        Some(reader) => return Ok(reader.finish().map_err(GrpcStatus::from)?),
-                        None => continue,
-                    },
+        if reader
+            .as_ref()
+            .is_some_and(CallBody::is_worth_receiving_into)
+        {
+            let wait = |context: &mut Context<'_>, has_progressed| {
+                if has_progressed {
+                    peer_timeout.note_progress();
                 }
+                peer_timeout.poll(context)
+            };
+            body.receive_into(&mut reader, wait).await?;
+            if let Some(reader) = reader.take_if(|open| open.left() == 0) {
+                return Ok(reader.finish().map_err(GrpcStatus::from)?);
             }
-            _ => next_frame(body, peer_timeout).await?,
-        };
+        }
+        let data = next_frame(body, peer_timeout).await?;
         let Some(data) = data else {
             return Err(GrpcStatus::unparsable().into());
         };
@@ -120,7 +106,6 @@ pub(super) async fn receive_tensors(
             bytes = rest;
             if let (Some(length), Some(coding)) = (length, prefix.packed()) {
                 let first = data.slice(data.len() - rest.len()..);
-                release(body, data.len());
                 let mut compressed = CompressedMessage::new(shard, budget, length, Some(coding))?;
                 // Boxed: most calls are not compressed, and its state would make each larger.
                 return Box::pin(async {
@@ -136,7 +121,6 @@ pub(super) async fn receive_tensors(
             });
         }
         let Some(open) = &mut reader else {
-            release(body, data.len());
             continue;
         };
         let (own, excess) = bytes.split_at(bytes.len().min(open.left()));
@@ -144,7 +128,6 @@ pub(super) async fn receive_tensors(
         if !excess.is_empty() {
             return Err(surplus().into());
         }
-        release(body, data.len());
         if open.left() == 0 {
             let reader = reader.expect("it was just fed");
             return Ok(reader.finish().map_err(GrpcStatus::from)?);
@@ -159,7 +142,7 @@ pub(super) async fn receive_tensors(
 /// form.
 pub(super) async fn receive_message(
     budget: &Arc<Budget>,
-    body: &mut RecvStream,
+    body: &mut CallBody,
     peer_timeout: &mut PeerTimeout,
     coding: Option<ContentCoding>,
     uploads: &Rc<PartialMessages>,
@@ -184,7 +167,6 @@ pub(super) async fn receive_message(
             return Err(surplus().into());
         }
         message.take(bytes)?;
-        release(body, data.len());
         if wanted != Some(message.len()) {
             if upload.is_none() {
                 upload = Some(uploads.begin()?);
@@ -250,7 +232,7 @@ impl CompressedMessage {
     }
 
     /// Takes the next bytes.
-    pub(super) fn push(&mut self, mut data: Bytes) -> Result<(), GrpcStatus> {
+    pub(super) fn push(&mut self, data: Bytes) -> Result<(), GrpcStatus> {
         if data.is_empty() {
             return Ok(());
         }
@@ -258,10 +240,6 @@ impl CompressedMessage {
             return Err(surplus());
         }
         self.length += data.len();
-        if data.len() < SHARED_BYTES_MIN {
-            // Small, so it may be copied without a question.
-            data = Bytes::copy_from_slice(&data);
-        }
         let held_bytes = self.length + (self.pieces.len() + 1) * PIECE_BYTES;
         let charged = self.charge.cover(held_bytes as u64);
         charged.map_err(super::status::exhausted)?;
@@ -271,7 +249,7 @@ impl CompressedMessage {
     /// Receives the rest of a call's only message.
     async fn receive(
         &mut self,
-        body: &mut RecvStream,
+        body: &mut CallBody,
         peer_timeout: &mut PeerTimeout,
         uploads: &Rc<PartialMessages>,
     ) -> Result<(), CallFailure> {
@@ -284,9 +262,7 @@ impl CompressedMessage {
                 return Err(GrpcStatus::unparsable().into());
             };
             peer_timeout.note_progress();
-            let frame_bytes = data.len();
             self.push(data)?;
-            release(body, frame_bytes);
         }
         Ok(())
     }
@@ -379,7 +355,7 @@ impl InflateTarget for ChargedBytes {
 pub(super) async fn receive_large_message(
     shard: &Shard,
     budget: &Arc<Budget>,
-    body: &mut RecvStream,
+    body: &mut CallBody,
     peer_timeout: &mut PeerTimeout,
     coding: Option<ContentCoding>,
     uploads: &Rc<PartialMessages>,
@@ -393,12 +369,10 @@ pub(super) async fn receive_large_message(
         let (length, rest) = prefix.take(&data, MESSAGE_BYTES_MAX, coding)?;
         let rest = data.slice(data.len() - rest.len()..);
         let Some(length) = length else {
-            release(body, data.len());
             continue;
         };
         let mut compressed = CompressedMessage::new(shard, budget, length, prefix.packed())?;
         compressed.push(rest)?;
-        release(body, data.len());
         compressed.receive(body, peer_timeout, uploads).await?;
         return Ok(compressed);
     }
@@ -407,8 +381,6 @@ pub(super) async fn receive_large_message(
 /// Smaller messages are not charged: streams bound their number, and a charge reserves 64 KiB at
 /// least.
 const UNCHARGED_BYTES: usize = 4 << 10;
-/// Smaller frames are copied: one that is kept keeps the buffer alive that it was read into.
-const SHARED_BYTES_MIN: usize = 4 << 10;
 /// Smaller parts of a message are no progress to speak of, where that is counted.
 const MOVED_BYTES_MIN: usize = 4 << 10;
 /// What a piece costs beside its bytes.
@@ -433,34 +405,26 @@ pub(super) fn framed(message: &impl conch_proto::Message) -> Bytes {
 }
 
 /// Hands `pieces` to the connection as fast as the peer takes them. What the peer gives no window
-/// for waits here, not in h2, and not for ever: after a failure the message is cut off, and it is
+/// for waits here, and not for ever: after a failure the message is cut off, and it is
 /// for the caller to end the call.
 pub(super) async fn send_pieces(
-    stream: &mut SendStream<Payload>,
+    respond: &mut Responder,
     budget: &Budget,
     pieces: Pieces,
     peer_timeout: &mut PeerTimeout,
 ) -> Result<(), CallFailure> {
     for mut piece in pieces {
         while !piece.is_empty() {
-            stream.reserve_capacity(piece.len());
-            let window = stream.capacity();
-            if window > 0 {
-                let part = piece.split_to(piece.len().min(window));
-                if part.len() >= MOVED_BYTES_MIN {
-                    budget.note_moved(part.len());
-                }
-                stream.send_data(Payload::from(part), false)?;
-                peer_timeout.note_progress();
-                continue;
+            let sent =
+                std::future::poll_fn(|context| match respond.poll_send(&mut piece, context) {
+                    Poll::Ready(sent) => Poll::Ready(sent.map_err(CallFailure::from)),
+                    Poll::Pending => peer_timeout.poll(context).map(|status| Err(status.into())),
+                });
+            let sent_bytes = sent.await?;
+            if sent_bytes >= MOVED_BYTES_MIN {
+                budget.note_moved(sent_bytes);
             }
-            let waited = std::future::poll_fn(|context| match stream.poll_capacity(context) {
-                Poll::Ready(Some(Ok(_))) => Poll::Ready(Ok(())),
-                Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(CallFailure::Gone)),
-                Poll::Pending => peer_timeout.poll(context).map(|status| Err(status.into())),
-            })
-            .await;
-            waited?;
+            peer_timeout.note_progress();
         }
     }
     Ok(())

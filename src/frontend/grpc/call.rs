@@ -8,13 +8,10 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use conch_engine::clock;
+use conch_http2::{Fields, Reason, RequestHead};
 use conch_log as log;
 use conch_memory::Budget;
 use futures_util::FutureExt;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-use http::request::Parts;
-use http::{HeaderMap, Method as Verb, Request, StatusCode};
 use smallvec::smallvec;
 
 use super::body::{
@@ -22,13 +19,14 @@ use super::body::{
 };
 use super::calls::CallEnd;
 use super::compression::{CallCompression, pack};
+use super::connection::path_of;
 use super::infer::{self, CallExtensions, CallMetadata, Pieces};
 use super::method::GrpcMethod;
 use super::peer_timeout::PeerTimeout;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, GrpcCode, GrpcStatus};
 use super::trace::{CallTrace, RequestWait, SEND_END, SEND_START, note};
-use super::transport::Payload;
+use super::transport::{CallBody, Responder};
 use super::uploads::{PartialMessages, check_memory};
 use super::{
     control, delays, forward, readiness, reflection, repository, shared_memory, stream, timeout,
@@ -50,10 +48,9 @@ pub(super) fn run(
     shard: Rc<Shard>,
     shares: &ConnectionShares,
     uploads: Rc<PartialMessages>,
-    (request, access): (Request<RecvStream>, Option<&Rc<AccessRecord>>),
-    mut respond: SendResponse<Payload>,
+    (head, access): (RequestHead, Option<&Rc<AccessRecord>>),
+    (body, mut respond): (CallBody, Responder),
 ) -> impl Future<Output = CallEnd> + use<> {
-    let (head, body) = request.into_parts();
     let call_head = begin(&shard, shares, &head, access);
     drop(head);
     async move {
@@ -63,22 +60,15 @@ pub(super) fn run(
         let status = match outcome {
             Ok(Ok(())) => return CallEnd::Answered,
             Ok(Err(CallFailure::Gone)) => return CallEnd::Gone,
-            Ok(Err(CallFailure::Reset(reason))) => {
-                respond.send_reset(reason);
-                return CallEnd::Gone;
-            }
             Ok(Err(CallFailure::Status(status))) => status,
             Err(_) => {
                 log::error!("a gRPC call panicked; it fails alone");
                 GrpcStatus::new(GrpcCode::Internal, "internal error")
             }
         };
-        if respond
-            .send_response(status::trailers_only(&status), true)
-            .is_err()
-        {
+        if status::send_status_only(&mut respond, &status).is_err() {
             // The head is out already, or the client is gone: nothing more can be said.
-            respond.send_reset(Reason::INTERNAL_ERROR);
+            respond.reset(Reason::INTERNAL_ERROR);
         }
         CallEnd::Refused(status.code)
     }
@@ -92,14 +82,12 @@ struct CallHead {
     ends_at_error: bool,
     sender: CallMetadata,
     compression: CallCompression,
-    /// The client has said how many bytes it sends, and h2 counts them.
-    has_length: bool,
 }
 
 /// Why a call is not let in.
 enum CallRefusal {
-    /// It is no gRPC call at all.
-    Transport(StatusCode),
+    /// It is no gRPC call at all; an HTTP status.
+    Transport(u16),
     Status(GrpcStatus),
 }
 
@@ -112,38 +100,34 @@ impl From<GrpcStatus> for CallRefusal {
 fn begin(
     shard: &Shard,
     shares: &ConnectionShares,
-    head: &Parts,
+    head: &RequestHead,
     access: Option<&Rc<AccessRecord>>,
 ) -> Result<CallHead, CallRefusal> {
-    if let Some(refusal) = refuse_transport(&head.method, &head.headers) {
+    let fields = &head.fields;
+    if let Some(refusal) = refuse_transport(&head.method, fields) {
         return Err(CallRefusal::Transport(refusal));
     }
-    check_metadata(&head.headers)?;
-    let Some(method) = GrpcMethod::of(head.uri.path()) else {
+    check_metadata(fields)?;
+    let Some(method) = GrpcMethod::of(path_of(head)) else {
         return Err(GrpcStatus::new(GrpcCode::Unimplemented, "unknown method").into());
     };
     let (auth, restrictions) = (&shard.options.auth, &shard.options.grpc_restrictions);
     let authorizer = Authorizer::new(auth, restrictions, shares.peer_names());
-    let passed = authorizer.authorize(method, |name| {
-        head.headers.get(name).map(http::HeaderValue::as_bytes)
-    });
+    let passed = authorizer.authorize(method, |name| fields.get(name));
     let (granted, rights) = passed.map_err(GrpcStatus::from)?;
-    let compression = CallCompression::agree(&head.headers, shard.options.grpc_compression)?;
-    let deadline_ns = deadline_of(&head.headers)?;
+    let compression = CallCompression::agree(fields, shard.options.grpc_compression)?;
+    let deadline_ns = deadline_of(fields)?;
     if shard.is_draining() && !method.is_health() {
         return Err(GrpcStatus::shutting_down().into());
     }
     if !method.is_health() {
         check_memory()?;
     }
-    let ends_at_error = head
-        .headers
-        .get("triton_grpc_error")
-        .is_some_and(|value| value.as_bytes() == b"true");
+    let ends_at_error = fields.get("triton_grpc_error") == Some(b"true");
     let access = access.filter(|_| matches!(method, GrpcMethod::ModelInfer));
-    let extensions = extensions(shard, &head.headers, method, access, rights);
+    let extensions = extensions(shard, fields, method, access, rights);
     let tenant = match method.is_inference() {
-        true => shard.tenant(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
+        true => shard.tenant(|name| fields.get(name)),
         false => None,
     };
     let tenant_header = shard.options.tenant_header.as_deref();
@@ -154,12 +138,9 @@ fn begin(
         sender: CallMetadata {
             extensions,
             tenant,
-            budget: shares.of_request(tenant_header, &shard.budget, |name| {
-                head.headers.get(name).map(http::HeaderValue::as_bytes)
-            }),
+            budget: shares.of_request(tenant_header, &shard.budget, |name| fields.get(name)),
         },
         compression,
-        has_length: head.headers.contains_key(http::header::CONTENT_LENGTH),
     })
 }
 
@@ -167,17 +148,17 @@ fn begin(
 /// carry on the trace of its client, and a record in the access log, which knows one request.
 fn extensions(
     shard: &Shard,
-    headers: &http::HeaderMap,
+    fields: &Fields,
     method: GrpcMethod,
     access: Option<&Rc<AccessRecord>>,
     rights: CallerRights,
 ) -> Option<Box<CallExtensions>> {
     let is_inference = method.is_inference();
     let forwarded = match &shard.options.grpc_forward {
-        Some(pattern) if is_inference => forward::collect(pattern, headers),
+        Some(pattern) if is_inference => forward::collect(pattern, fields),
         _ => None,
     };
-    let find = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
+    let find = |name: &str| fields.get(name);
     let remote = match is_inference && shard.tracing.takes_context() {
         true => RemoteContext::read(find),
         false => None,
@@ -194,10 +175,10 @@ fn extensions(
     })
 }
 
-fn refuse(refusal: CallRefusal, respond: &mut SendResponse<Payload>) -> Result<(), CallFailure> {
+fn refuse(refusal: CallRefusal, respond: &mut Responder) -> Result<(), CallFailure> {
     match refusal {
         CallRefusal::Transport(refusal) => {
-            respond.send_response(status::not_grpc(refusal), true)?;
+            respond.send_head(refusal, &[], true)?;
             Ok(())
         }
         CallRefusal::Status(status) => Err(status.into()),
@@ -208,8 +189,8 @@ async fn answer(
     shard: &Rc<Shard>,
     uploads: &Rc<PartialMessages>,
     call_head: Result<CallHead, CallRefusal>,
-    body: RecvStream,
-    respond: &mut SendResponse<Payload>,
+    body: CallBody,
+    respond: &mut Responder,
 ) -> Result<(), CallFailure> {
     let CallHead {
         method,
@@ -217,7 +198,6 @@ async fn answer(
         ends_at_error,
         sender,
         compression,
-        has_length,
     } = match call_head {
         Ok(call_head) => call_head,
         Err(refusal) => return refuse(refusal, respond),
@@ -229,7 +209,6 @@ async fn answer(
         shard,
         uploads,
         compression,
-        has_length,
         body,
         peer_timeout: PeerTimeout::new(deadline_ns),
         respond,
@@ -273,10 +252,9 @@ struct GrpcCall<'a> {
     shard: &'a Rc<Shard>,
     uploads: &'a Rc<PartialMessages>,
     compression: CallCompression,
-    has_length: bool,
-    body: RecvStream,
+    body: CallBody,
     peer_timeout: PeerTimeout,
-    respond: &'a mut SendResponse<Payload>,
+    respond: &'a mut Responder,
 }
 
 impl GrpcCall<'_> {
@@ -290,7 +268,6 @@ impl GrpcCall<'_> {
             &mut self.peer_timeout,
             self.compression.incoming,
             self.uploads,
-            !self.has_length,
         )
         .await?;
         let wait = wait.end();
@@ -345,7 +322,7 @@ impl GrpcCall<'_> {
             if let Poll::Ready(outcome) = Pin::new(&mut room).poll(context) {
                 return Poll::Ready(Ok(outcome));
             }
-            let _ = ready!(self.respond.poll_reset(context));
+            ready!(self.respond.poll_reset(context));
             Poll::Ready(Err(CallFailure::Gone))
         })
         .await?;
@@ -437,13 +414,13 @@ fn outcome<'a>(
     shard: &'a Rc<Shard>,
     mut submitted: infer::SubmittedRequest,
     deadline_ns: Option<u64>,
-    respond: &'a mut SendResponse<Payload>,
+    respond: &'a mut Responder,
 ) -> impl Future<Output = Result<infer::EncodedResponse, CallFailure>> + 'a {
     let mut notice = None;
     std::future::poll_fn(move |context| {
         let Poll::Ready(outcome) = Pin::new(&mut submitted.reply).poll(context) else {
             if notice.is_none() {
-                let _ = ready!(respond.poll_reset(context));
+                ready!(respond.poll_reset(context));
                 notice = shard.options.grpc_delays.notice();
             }
             if let Some(notice) = &mut notice {
@@ -487,20 +464,20 @@ fn refusal(error: conch_engine::Error, deadline_ns: Option<u64>) -> GrpcStatus {
 
 /// Sends a complete answer.
 async fn send(
-    respond: &mut SendResponse<Payload>,
+    respond: &mut Responder,
     budget: &Budget,
     pieces: Pieces,
     coding: Option<ContentCoding>,
     peer_timeout: &mut PeerTimeout,
 ) -> Result<(), CallFailure> {
-    let mut stream = respond.send_response(status::response_head(coding), false)?;
+    status::send_head(respond, coding)?;
     // The deadline has been met; what counts from here on is that the client takes the bytes.
     peer_timeout.deadline_ns = None;
-    if let Err(failure) = send_pieces(&mut stream, budget, pieces, peer_timeout).await {
-        stream.send_reset(Reason::CANCEL);
+    if let Err(failure) = send_pieces(respond, budget, pieces, peer_timeout).await {
+        respond.reset(Reason::CANCEL);
         return Err(failure);
     }
-    stream.send_trailers(status::ok_trailers())?;
+    status::send_ok(respond)?;
     Ok(())
 }
 
@@ -509,10 +486,10 @@ async fn send(
 async fn watch(
     shard: &Rc<Shard>,
     budget: &Budget,
-    respond: &mut SendResponse<Payload>,
+    respond: &mut Responder,
     deadline_ns: Option<u64>,
 ) -> Result<(), CallFailure> {
-    let mut stream = respond.send_response(status::response_head(None), false)?;
+    status::send_head(respond, None)?;
     let mut told = None;
     loop {
         let health = readiness::health(shard).await;
@@ -520,9 +497,8 @@ async fn watch(
             told = Some(health);
             let mut peer_timeout = PeerTimeout::new(deadline_ns);
             let pieces = smallvec![framed(&readiness::health_response(health))];
-            if let Err(failure) = send_pieces(&mut stream, budget, pieces, &mut peer_timeout).await
-            {
-                stream.send_reset(Reason::CANCEL);
+            if let Err(failure) = send_pieces(respond, budget, pieces, &mut peer_timeout).await {
+                respond.reset(Reason::CANCEL);
                 return Err(failure);
             }
         }
@@ -534,13 +510,13 @@ async fn watch(
             None
         };
         if let Some(status) = end {
-            stream.send_trailers(status::error_trailers(&status))?;
+            status::send_error(respond, &status)?;
             return Ok(());
         }
         let mut timer = pin!(Timer::after(WATCH_PERIOD));
         let mut drained = pin!(shard.drained());
         std::future::poll_fn(|context| {
-            if stream.poll_reset(context).is_ready() {
+            if respond.poll_reset(context).is_ready() {
                 return Poll::Ready(Err(CallFailure::Gone));
             }
             if drained.as_mut().poll(context).is_ready() {
@@ -553,29 +529,24 @@ async fn watch(
 }
 
 /// What is no gRPC call at all gets an HTTP status.
-fn refuse_transport(verb: &Verb, headers: &HeaderMap) -> Option<StatusCode> {
-    if *verb != Verb::POST {
-        return Some(StatusCode::METHOD_NOT_ALLOWED);
+fn refuse_transport(verb: &[u8], fields: &Fields) -> Option<u16> {
+    if verb != b"POST" {
+        return Some(METHOD_NOT_ALLOWED);
     }
-    let kind = headers
-        .get(http::header::CONTENT_TYPE)
-        .map_or(&[][..], |value| value.as_bytes());
+    let kind = fields.get("content-type").unwrap_or(&[]);
     let rest = kind
         .strip_prefix(b"application/grpc")
         .map(|rest| rest.split_first());
     match rest {
         // `application/grpc`, `application/grpc+proto`, `application/grpc; charset=…`
         Some(None | Some((b'+' | b';', _))) => None,
-        _ => Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        _ => Some(UNSUPPORTED_MEDIA_TYPE),
     }
 }
 
 /// What a client may say about a call. A field costs 32 bytes beside its own, as HTTP/2 counts.
-fn check_metadata(headers: &HeaderMap) -> Result<(), GrpcStatus> {
-    let bytes: usize = headers
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + 32)
-        .sum();
+fn check_metadata(fields: &Fields) -> Result<(), GrpcStatus> {
+    let bytes = fields.list_bytes();
     if bytes <= METADATA_BYTES_MAX {
         return Ok(());
     }
@@ -585,52 +556,50 @@ fn check_metadata(headers: &HeaderMap) -> Result<(), GrpcStatus> {
 }
 
 /// The client's deadline on our clock.
-fn deadline_of(headers: &HeaderMap) -> Result<Option<u64>, GrpcStatus> {
-    let Some(value) = headers.get("grpc-timeout") else {
+fn deadline_of(fields: &Fields) -> Result<Option<u64>, GrpcStatus> {
+    let Some(value) = fields.get("grpc-timeout") else {
         return Ok(None);
     };
-    let timeout_ns = timeout::parse_ns(value.as_bytes())
+    let timeout_ns = timeout::parse_ns(value)
         .ok_or_else(|| GrpcStatus::new(GrpcCode::Internal, "malformed grpc-timeout"))?;
     Ok(Some(clock::monotonic_ns().saturating_add(timeout_ns)))
 }
 
+const METHOD_NOT_ALLOWED: u16 = 405;
+const UNSUPPORTED_MEDIA_TYPE: u16 = 415;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::headers;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> Fields {
+        pairs.iter().copied().collect()
+    }
 
     #[test]
     fn only_grpc_is_let_in() {
-        let table = [
-            (Verb::POST, "application/grpc", None),
-            (Verb::POST, "application/grpc+proto", None),
-            (Verb::POST, "application/grpc;charset=utf-8", None),
+        let table: [(&[u8], &str, Option<u16>); 6] = [
+            (b"POST", "application/grpc", None),
+            (b"POST", "application/grpc+proto", None),
+            (b"POST", "application/grpc;charset=utf-8", None),
             (
-                Verb::POST,
+                b"POST",
                 "application/grpc-web",
-                Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+                Some(UNSUPPORTED_MEDIA_TYPE),
             ),
-            (
-                Verb::POST,
-                "application/json",
-                Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
-            ),
-            (
-                Verb::GET,
-                "application/grpc",
-                Some(StatusCode::METHOD_NOT_ALLOWED),
-            ),
+            (b"POST", "application/json", Some(UNSUPPORTED_MEDIA_TYPE)),
+            (b"GET", "application/grpc", Some(METHOD_NOT_ALLOWED)),
         ];
         for (verb, kind, expected) in table {
             assert_eq!(
-                refuse_transport(&verb, &headers(&[("content-type", kind)])),
+                refuse_transport(verb, &headers(&[("content-type", kind)])),
                 expected,
-                "{verb} {kind}"
+                "{verb:?} {kind}"
             );
         }
         assert_eq!(
-            refuse_transport(&Verb::POST, &headers(&[])),
-            Some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
+            refuse_transport(b"POST", &headers(&[])),
+            Some(UNSUPPORTED_MEDIA_TYPE)
         );
     }
 

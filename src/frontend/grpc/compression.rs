@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use conch_engine::truncated;
-use http::HeaderMap;
+use conch_http2::Fields;
 use smallvec::smallvec;
 
 use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, put_prefix};
@@ -26,15 +26,15 @@ pub(super) struct CallCompression {
 }
 
 impl CallCompression {
-    /// Reads `headers`.
+    /// Reads `fields`.
     ///
     /// # Errors
     /// UNIMPLEMENTED for a compressor that is not known; the answer's head says which are.
     pub(super) fn agree(
-        headers: &HeaderMap,
+        fields: &Fields,
         level: CompressionLevel,
     ) -> Result<CallCompression, GrpcStatus> {
-        let incoming = match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
+        let incoming = match fields.get("grpc-encoding") {
             None | Some(b"identity") => None,
             Some(name) => Some(ContentCoding::of(name).ok_or_else(|| {
                 let name = String::from_utf8_lossy(name);
@@ -47,9 +47,9 @@ impl CallCompression {
         };
         let outgoing = match level {
             CompressionLevel::None => None,
-            level => headers
+            level => fields
                 .get("grpc-accept-encoding")
-                .and_then(|accepted| choose(accepted.as_bytes(), level)),
+                .and_then(|accepted| choose(accepted, level)),
         };
         Ok(CallCompression { incoming, outgoing })
     }
@@ -300,7 +300,10 @@ fn packed(pieces: Pieces, length: usize, coding: ContentCoding) -> Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::headers;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> Fields {
+        pairs.iter().copied().collect()
+    }
 
     #[test]
     fn compressors_are_agreed_on() {

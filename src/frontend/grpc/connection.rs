@@ -1,6 +1,6 @@
-//! One connection: h2, the calls on it, and the clock hands that end it.
+//! One connection: its socket, the calls on it, and the clock hands that end it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -9,19 +9,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use conch_engine::clock;
-use h2::server::Connection as Http2;
-use h2::{Ping, PingPong};
+use conch_http2::{Accepted, RequestHead};
 
 use super::calls::{CallEnd, CallSet};
 use super::goaway::GoawayState;
-use super::settings::{HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
-use super::transport::{FramedSocket, Payload, Transport, TransportState};
+use super::settings::{HANDSHAKE_TIMEOUT, STALL_TIMEOUT};
+use super::transport::{GrpcSocket, Http2, sides};
 use super::uploads::PartialMessages;
 use super::{call, handler};
 use crate::access_log::AccessRecord;
 use crate::options::GrpcConnections;
 use crate::shard::{ConnectionGuard, ConnectionShares, Shard, ShardStream, Timer};
-use crate::tls;
+use crate::tls::{self, TlsSession};
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
 pub(crate) fn serve(
@@ -50,67 +49,42 @@ async fn serve_calls(mut connection: Box<GrpcConnection>, guard: &ConnectionGuar
         if over.is_ready() || connection.age.poll_grace(context).is_ready() {
             return Poll::Ready(());
         }
-        guard.note_calls(
-            connection.watch.transport_state.has_calls.get(),
-            context.waker(),
-        );
-        let options = &shard.options.grpc_connections;
-        connection.watch.poll(options, context)
+        let has_calls = connection.socket.http2().borrow().has_streams();
+        guard.note_calls(has_calls, context.waker());
+        connection.poll_timeouts(context)
     })
     .await;
 }
 
-/// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in
-/// time.
+/// TLS, if it is asked for; none if the peer does not get there in time.
 async fn shake_hands(
     shard: Rc<Shard>,
-    stream: ShardStream,
-    shares: Rc<ConnectionShares>,
-) -> Option<Box<GrpcConnection>> {
-    let mut drained = std::pin::pin!(shard.drained());
-    let mut introduction = std::pin::pin!(introduce(&shard, stream, Rc::clone(&shares)));
-    let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
-    let (http2, socket, transport_state) = std::future::poll_fn(|context| {
-        if let Poll::Ready(outcome) = introduction.as_mut().poll(context) {
-            return Poll::Ready(outcome);
-        }
-        // A peer that has not introduced itself yet has nothing here to lose.
-        if drained.as_mut().poll(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        Pin::new(&mut timer).poll(context).map(|()| None)
-    })
-    .await?;
-    Some(GrpcConnection::new(
-        Rc::clone(&shard),
-        shares,
-        http2,
-        socket,
-        transport_state,
-    ))
-}
-
-async fn introduce(
-    shard: &Shard,
     mut stream: ShardStream,
     shares: Rc<ConnectionShares>,
-) -> Option<(
-    Http2<Transport, Payload>,
-    Rc<RefCell<FramedSocket>>,
-    Rc<TransportState>,
-)> {
-    let session = match &shard.options.grpc_tls {
-        Some(tls) => Some(Box::pin(tls::accept(shard, &mut stream, tls)).await?),
-        None => None,
+) -> Option<Box<GrpcConnection>> {
+    let Some(tls) = &shard.options.grpc_tls else {
+        return Some(GrpcConnection::new(&shard, shares, stream, None));
     };
-    if let (Some(session), Some(_)) = (&session, &shard.options.auth) {
+    let session = {
+        let mut drained = std::pin::pin!(shard.drained());
+        let mut accepted = std::pin::pin!(tls::accept(&shard, &mut stream, tls));
+        let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(outcome) = accepted.as_mut().poll(context) {
+                return Poll::Ready(outcome);
+            }
+            // A peer that has not introduced itself yet has nothing here to lose.
+            if drained.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            Pin::new(&mut timer).poll(context).map(|()| None)
+        })
+        .await?
+    };
+    if shard.options.auth.is_some() {
         shares.name_peer(session.peer_names());
     }
-    let (transport, transport_state) =
-        Transport::new(stream, session, &shard.options.grpc_connections);
-    let socket = transport.socket();
-    let http2 = builder().handshake::<_, Payload>(transport).await.ok()?;
-    Some((http2, socket, transport_state))
+    Some(GrpcConnection::new(&shard, shares, stream, Some(session)))
 }
 
 struct GrpcConnection {
@@ -118,9 +92,9 @@ struct GrpcConnection {
     shares: Rc<ConnectionShares>,
     /// The messages of its calls that have arrived in part.
     uploads: Rc<PartialMessages>,
-    http2: Http2<Transport, Payload>,
-    /// Of the transport, which h2 owns.
-    socket: Rc<RefCell<FramedSocket>>,
+    socket: GrpcSocket,
+    /// Until the preface has come.
+    introduction: Option<Timer>,
     watch: TimeoutSweep,
     age: MaxAge,
     goaway: GoawayState,
@@ -128,31 +102,20 @@ struct GrpcConnection {
 
 impl GrpcConnection {
     fn new(
-        shard: Rc<Shard>,
+        shard: &Rc<Shard>,
         shares: Rc<ConnectionShares>,
-        mut http2: Http2<Transport, Payload>,
-        socket: Rc<RefCell<FramedSocket>>,
-        transport_state: Rc<TransportState>,
+        stream: ShardStream,
+        session: Option<Box<TlsSession>>,
     ) -> Box<GrpcConnection> {
-        let ping_pong = http2.ping_pong();
-        let uploads = PartialMessages::new(socket.borrow().direct_receiver());
-        let age = MaxAge::new(&shard.options.grpc_connections);
+        let options = &shard.options.grpc_connections;
         Box::new(GrpcConnection {
-            shard,
+            shard: Rc::clone(shard),
             shares,
-            uploads: Rc::new(uploads),
-            age,
-            http2,
-            socket,
-            watch: TimeoutSweep {
-                transport_state,
-                ping_pong,
-                idle: None,
-                blocked: None,
-                block: None,
-                pinged_ns: 0,
-                rested_ns: 0,
-            },
+            uploads: Rc::new(PartialMessages::default()),
+            socket: GrpcSocket::new(stream, session, options),
+            introduction: Some(Timer::after(HANDSHAKE_TIMEOUT)),
+            watch: TimeoutSweep::default(),
+            age: MaxAge::new(options),
             goaway: GoawayState::None,
         })
     }
@@ -179,42 +142,97 @@ impl GrpcConnection {
     /// Moves bytes in both directions and accepts what calls have come. Ready when the connection
     /// is over.
     fn poll(&mut self, calls: &mut CallSet, context: &mut Context<'_>) -> Poll<()> {
-        self.socket.borrow_mut().begin_turn();
-        loop {
-            match self.http2.poll_accept(context) {
-                Poll::Ready(Some(Ok((request, respond)))) => {
-                    let (shard, shares) = (Rc::clone(&self.shard), &self.shares);
-                    let uploads = Rc::clone(&self.uploads);
-                    let logged = handler::logged(request.uri().path());
-                    let delays = shard.options.grpc_delays;
-                    let path = request.uri().path();
-                    let access = shard.access_log.record(shares.peer(), ("gRPC", ""), path);
-                    let call =
-                        call::run(shard, shares, uploads, (request, access.as_ref()), respond);
-                    match (logged, access) {
-                        (None, None) => calls.push(call),
-                        (None, Some(access)) => calls.push(note_end(access, call)),
-                        (Some(kind), None) => calls.push(handler::log(kind, delays, call)),
-                        (Some(kind), Some(access)) => {
-                            calls.push(note_end(access, handler::log(kind, delays, call)));
-                        }
-                    }
-                }
-                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-                Poll::Pending if self.goaway.advance(&mut self.http2, &self.socket, context) => {}
-                Poll::Pending => break,
+        self.socket.http2().borrow_mut().begin_turn(context.waker());
+        let was_full = self.socket.http2().borrow().is_queue_full();
+        if was_full && matches!(self.socket.poll_send(context), Poll::Ready(Err(_))) {
+            return Poll::Ready(());
+        }
+        let http2 = Rc::clone(self.socket.http2());
+        let (shard, shares, uploads) = (&self.shard, &self.shares, &self.uploads);
+        let received = self.socket.poll_receive(context, |accepted| {
+            accept(shard, shares, uploads, &http2, accepted, calls);
+        });
+        if received.is_ready() {
+            return Poll::Ready(());
+        }
+        let is_over = {
+            let mut http2 = http2.borrow_mut();
+            self.goaway.advance(&mut http2, context);
+            self.goaway.is_over(&http2)
+        };
+        if is_over {
+            return self.socket.poll_close(context).map(|_| ());
+        }
+        // All answers of the turn leave together.
+        match self.socket.poll_send(context) {
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+            Poll::Ready(Ok(())) | Poll::Pending => {}
+        }
+        let mut http2 = http2.borrow_mut();
+        if let Some(error) = http2.failure() {
+            drop(http2);
+            self.socket.refuse(error);
+            return Poll::Ready(());
+        }
+        if was_full && !http2.is_queue_full() {
+            // Now more can be received.
+            context.waker().wake_by_ref();
+        }
+        if !http2.has_streams() {
+            http2.rest();
+        }
+        Poll::Pending
+    }
+
+    /// Ready when the peer has been silent for too long.
+    fn poll_timeouts(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(timer) = &mut self.introduction {
+            if self.socket.http2().borrow().has_begun() {
+                self.introduction = None;
+            } else {
+                return Pin::new(timer).poll(context);
             }
         }
-        self.watch
-            .transport_state
-            .has_calls
-            .set(self.http2.has_streams());
-        // All answers of the turn leave together.
-        match self.socket.borrow_mut().poll_send_queued(context) {
-            Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        let options = &self.shard.options.grpc_connections;
+        self.watch.poll(&self.socket, options, context)
+    }
+}
+
+/// Adds a call to those of its connection.
+fn accept(
+    shard: &Rc<Shard>,
+    shares: &ConnectionShares,
+    uploads: &Rc<PartialMessages>,
+    http2: &Rc<RefCell<Http2>>,
+    accepted: Accepted,
+    calls: &mut CallSet,
+) {
+    let Accepted { stream, head } = accepted;
+    let sides = sides(http2, stream);
+    let path = path_of(&head);
+    let logged = handler::logged(path);
+    let delays = shard.options.grpc_delays;
+    let access = shard.access_log.record(shares.peer(), ("gRPC", ""), path);
+    let call = call::run(
+        Rc::clone(shard),
+        shares,
+        Rc::clone(uploads),
+        (head, access.as_ref()),
+        sides,
+    );
+    match (logged, access) {
+        (None, None) => calls.push(call),
+        (None, Some(access)) => calls.push(note_end(access, call)),
+        (Some(kind), None) => calls.push(handler::log(kind, delays, call)),
+        (Some(kind), Some(access)) => {
+            calls.push(note_end(access, handler::log(kind, delays, call)));
         }
     }
+}
+
+/// What a call is for; nothing that is known, if it is no text.
+pub(super) fn path_of(head: &RequestHead) -> &str {
+    std::str::from_utf8(&head.path).unwrap_or("")
 }
 
 /// When the connection is to end whatever happens on it.
@@ -264,9 +282,8 @@ fn about(age: Duration) -> Duration {
 
 /// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for
 /// long, or does not end the headers of a call, is left.
+#[derive(Default)]
 struct TimeoutSweep {
-    transport_state: Rc<TransportState>,
-    ping_pong: Option<PingPong>,
     idle: Option<Timer>,
     blocked: Option<Timer>,
     block: Option<Timer>,
@@ -278,43 +295,36 @@ struct TimeoutSweep {
 
 impl TimeoutSweep {
     /// Ready when the connection is to be dropped.
-    fn poll(&mut self, options: &GrpcConnections, context: &mut Context<'_>) -> Poll<()> {
-        let (transport_state, blocked) = (&self.transport_state, &mut self.blocked);
-        if poll_since(
-            &transport_state.blocked_since_ns,
-            STALL_TIMEOUT,
-            blocked,
-            context,
-        )
-        .is_ready()
-        {
+    fn poll(
+        &mut self,
+        socket: &GrpcSocket,
+        options: &GrpcConnections,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let blocked_ns = socket.blocked_since_ns();
+        if poll_since(blocked_ns, STALL_TIMEOUT, &mut self.blocked, context).is_ready() {
             return Poll::Ready(());
         }
-        let (headers_timeout, block) = (options.headers_timeout, &mut self.block);
-        if poll_since(
-            &transport_state.block_since_ns,
-            headers_timeout,
-            block,
-            context,
-        )
-        .is_ready()
-        {
+        let block_ns = socket.http2().borrow().block_since_ns();
+        let timeout = options.headers_timeout;
+        if poll_since(block_ns, timeout, &mut self.block, context).is_ready() {
             return Poll::Ready(());
         }
         match options.keepalive_time {
-            Some(time) => self.poll_idle(time, options, context),
+            Some(time) => self.poll_idle(&mut socket.http2().borrow_mut(), time, options, context),
             None => Poll::Pending,
         }
     }
 
     fn poll_idle(
         &mut self,
+        http2: &mut Http2,
         time: Duration,
         options: &GrpcConnections,
         context: &mut Context<'_>,
     ) -> Poll<()> {
         loop {
-            if self.pinged_ns != 0 && self.poll_pong(context).is_ready() {
+            if self.pinged_ns != 0 && http2.take_pong() {
                 self.pinged_ns = 0;
                 self.idle = None;
             }
@@ -323,7 +333,7 @@ impl TimeoutSweep {
                 0 => (self.rested_ns, time),
                 pinged_ns => (pinged_ns, options.keepalive_timeout),
             };
-            let since_ns = since_ns.max(self.transport_state.received_ns.get());
+            let since_ns = since_ns.max(http2.received_ns());
             let until_ns = since_ns.saturating_add(nanoseconds(peer_timeout));
             let timer = self.idle.get_or_insert_with(|| Timer::at(until_ns));
             if Pin::new(timer).poll(context).is_pending() {
@@ -338,42 +348,28 @@ impl TimeoutSweep {
             if self.pinged_ns != 0 {
                 return Poll::Ready(());
             }
-            if !options.pings_without_calls && !self.transport_state.has_calls.get() {
+            if !options.pings_without_calls && !http2.has_streams() {
                 self.rested_ns = now_ns;
                 continue;
             }
             self.pinged_ns = now_ns;
-            let sent = self
-                .ping_pong
-                .as_mut()
-                .map(|ping_pong| ping_pong.send_ping(Ping::opaque()));
-            if !matches!(sent, Some(Ok(()))) {
-                return Poll::Ready(());
-            }
-        }
-    }
-
-    fn poll_pong(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.ping_pong {
-            Some(ping_pong) => ping_pong.poll_pong(context).map(|_| ()),
-            None => Poll::Pending,
+            http2.send_ping();
         }
     }
 }
 
 /// Ready once `peer_timeout` has passed since `since_ns`, while that is not 0.
 fn poll_since(
-    since_ns: &Cell<u64>,
+    since_ns: u64,
     peer_timeout: Duration,
     timer: &mut Option<Timer>,
     context: &mut Context<'_>,
 ) -> Poll<()> {
+    if since_ns == 0 {
+        *timer = None;
+        return Poll::Pending;
+    }
     loop {
-        let since_ns = since_ns.get();
-        if since_ns == 0 {
-            *timer = None;
-            return Poll::Pending;
-        }
         let until_ns = since_ns.saturating_add(nanoseconds(peer_timeout));
         let pending = timer.get_or_insert_with(|| Timer::at(until_ns));
         if Pin::new(pending).poll(context).is_pending() {

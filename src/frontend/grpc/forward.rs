@@ -1,6 +1,6 @@
 //! Metadata of a call that become parameters of its requests.
 
-use http::HeaderMap;
+use conch_http2::Fields;
 
 use crate::forward::{ForwardedHeaders, HeaderCollector, HeaderPattern};
 use crate::http::base64;
@@ -15,20 +15,22 @@ const OWN: [&str; 5] = [
 ];
 
 /// The metadata that match. Values of `-bin` keys are decoded, as every gRPC library does.
-pub(super) fn collect(pattern: &HeaderPattern, headers: &HeaderMap) -> ForwardedHeaders {
+pub(super) fn collect(pattern: &HeaderPattern, fields: &Fields) -> ForwardedHeaders {
     let mut collector = HeaderCollector::new(pattern);
-    for (name, value) in headers {
-        let name = name.as_str();
+    for (name, value) in fields.iter() {
+        let Ok(name) = std::str::from_utf8(name) else {
+            continue;
+        };
         if OWN.contains(&name) {
             continue;
         }
         if name.ends_with("-bin") {
-            match base64::decode(value.as_bytes()) {
+            match base64::decode(value) {
                 Ok(decoded) => collector.see_binary(name, &decoded),
                 Err(refused) => collector.refuse(refused.into()),
             }
         } else {
-            collector.collect(name, value.as_bytes());
+            collector.collect(name, value);
         }
     }
     collector.finish()

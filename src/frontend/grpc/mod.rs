@@ -1,4 +1,4 @@
-//! gRPC over HTTP/2; the only door to h2.
+//! gRPC over HTTP/2.
 //!
 //! A connection is one task on its shard ([`connection`]), which drives all its calls ([`calls`]):
 //! first every answer that is due, then the socket once. [`call`] takes one call from headers to
@@ -12,10 +12,8 @@ mod compression;
 mod connection;
 mod control;
 mod delays;
-mod floods;
 mod forward;
 mod frame;
-mod frames;
 mod goaway;
 mod handler;
 mod infer;
@@ -23,7 +21,6 @@ mod logging;
 pub(crate) mod measure;
 mod method;
 mod peer_timeout;
-mod pings;
 mod readiness;
 mod reflection;
 mod repository;

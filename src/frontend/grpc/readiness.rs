@@ -10,13 +10,12 @@ use conch_engine::model::readiness::ReadinessAnswer;
 use conch_proto::health::health_check_response::ServingStatus;
 use conch_proto::health::{HealthCheckRequest, HealthCheckResponse};
 use conch_proto::inference as proto;
-use h2::server::SendResponse;
 
 use super::body::{CallFailure, framed};
 use super::control::decode;
 use super::method::GrpcMethod;
 use super::status::GrpcStatus;
-use super::transport::Payload;
+use super::transport::Responder;
 use crate::api;
 use crate::shard::{Shard, Timer};
 
@@ -27,7 +26,7 @@ pub(super) async fn answer(
     method: GrpcMethod,
     message: &[u8],
     deadline_ns: Option<u64>,
-    respond: &mut SendResponse<Payload>,
+    respond: &mut Responder,
 ) -> Result<Bytes, CallFailure> {
     let readiness = ask(shard, method, message)?;
     let is_ready = match readiness {
@@ -44,7 +43,7 @@ pub(super) async fn answer(
                 {
                     return Poll::Ready(Err(GrpcStatus::deadline_exceeded().into()));
                 }
-                respond.poll_reset(context).map(|_| Err(CallFailure::Gone))
+                respond.poll_reset(context).map(|()| Err(CallFailure::Gone))
             })
             .await?
         }

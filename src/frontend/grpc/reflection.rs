@@ -14,17 +14,15 @@ use conch_proto::catalog::{self, File};
 use conch_proto::reflection as proto;
 use conch_proto::reflection::server_reflection_request::MessageRequest as Question;
 use conch_proto::reflection::server_reflection_response::MessageResponse as Answer;
-use h2::RecvStream;
-use h2::server::SendResponse;
 use smallvec::smallvec;
 
-use super::body::{CallFailure, framed, release, send_pieces};
+use super::body::{CallFailure, framed, send_pieces};
 use super::compression::{InflatedLimit, MessageInflater};
 use super::control::decode;
 use super::frame::MessagePrefix;
 use super::peer_timeout::PeerTimeout;
 use super::status::{self, GrpcCode, GrpcStatus};
-use super::transport::Payload;
+use super::transport::{CallBody, Responder};
 use crate::coding::ContentCoding;
 use crate::shard::{Shard, Timer, yield_now};
 
@@ -37,12 +35,12 @@ const QUESTIONS_PER_TURN: usize = 8;
 pub(super) async fn serve(
     shard: &Rc<Shard>,
     budget: &Budget,
-    body: RecvStream,
+    body: CallBody,
     coding: Option<ContentCoding>,
     deadline_ns: Option<u64>,
-    respond: &mut SendResponse<Payload>,
+    respond: &mut Responder,
 ) -> Result<(), CallFailure> {
-    let mut stream = respond.send_response(status::response_head(None), false)?;
+    status::send_head(respond, None)?;
     let mut questions = ReflectionRequests {
         body,
         coding,
@@ -77,7 +75,7 @@ pub(super) async fn serve(
         let sent = match next {
             Ok(Some(question)) => {
                 let pieces = smallvec![framed(&answer(question))];
-                send_pieces(&mut stream, budget, pieces, &mut peer_timeout).await
+                send_pieces(respond, budget, pieces, &mut peer_timeout).await
             }
             Ok(None) => break Ok(()),
             Err(failure) => Err(failure),
@@ -91,17 +89,17 @@ pub(super) async fn serve(
             yield_now().await;
         }
     };
-    stream.send_trailers(match outcome {
-        Ok(()) => status::ok_trailers(),
-        Err(CallFailure::Status(status)) => status::error_trailers(&status),
-        Err(failure @ (CallFailure::Gone | CallFailure::Reset(_))) => return Err(failure),
-    })?;
+    match outcome {
+        Ok(()) => status::send_ok(respond)?,
+        Err(CallFailure::Status(status)) => status::send_error(respond, &status)?,
+        Err(failure @ CallFailure::Gone) => return Err(failure),
+    }
     Ok(())
 }
 
 /// Cuts the call's bytes into questions.
 struct ReflectionRequests {
-    body: RecvStream,
+    body: CallBody,
     coding: Option<ContentCoding>,
     /// What is left of the last frame.
     rest: Bytes,
@@ -119,12 +117,9 @@ impl ReflectionRequests {
                 return Ok(Some(question));
             }
             let is_between = self.wanted.is_none() && self.prefix.is_empty();
-            let frame = std::future::poll_fn(|context| self.body.poll_data(context)).await;
+            let frame = std::future::poll_fn(|context| self.body.poll_next(context)).await;
             match frame {
-                Some(Ok(frame)) => {
-                    release(&mut self.body, frame.len());
-                    self.rest = frame;
-                }
+                Some(Ok(frame)) => self.rest = frame,
                 Some(Err(_)) => return Err(CallFailure::Gone),
                 None if is_between => return Ok(None),
                 None => return Err(GrpcStatus::unparsable().into()),

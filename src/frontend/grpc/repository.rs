@@ -13,13 +13,12 @@ use conch_engine::truncated;
 use conch_proto::inference as proto;
 use conch_proto::inference::model_repository_parameter::ParameterChoice as Choice;
 use conch_proto::inference::repository_index_response::ModelIndex;
-use h2::server::SendResponse;
 
 use super::body::{CallFailure, CompressedMessage, framed};
 use super::control::decode;
 use super::method::GrpcMethod;
 use super::status::{GrpcCode, GrpcStatus};
-use super::transport::Payload;
+use super::transport::Responder;
 use super::wire::FieldReader;
 use crate::access::GuardedRoute;
 use crate::api;
@@ -35,7 +34,7 @@ pub(super) async fn answer(
     (method, rights): (GrpcMethod, CallerRights),
     message: CompressedMessage,
     deadline_ns: Option<u64>,
-    respond: &mut SendResponse<Payload>,
+    respond: &mut Responder,
 ) -> Result<Bytes, CallFailure> {
     let server = Arc::clone(&shard.server);
     let work = blocking(shard.server.loader_placement(), move || {
@@ -58,7 +57,7 @@ pub(super) async fn answer(
         {
             return Poll::Ready(Err(GrpcStatus::deadline_exceeded().into()));
         }
-        respond.poll_reset(context).map(|_| Err(CallFailure::Gone))
+        respond.poll_reset(context).map(|()| Err(CallFailure::Gone))
     });
     Ok(outcome.await?.map_err(GrpcStatus::from)??)
 }

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use conch_engine::{Code as EngineCode, Error};
+use conch_http2::{HeaderField, StreamGone};
 use conch_memory::{BudgetExhausted, OutOfMemory};
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use smallvec::{SmallVec, smallvec};
 
 use crate::auth::{AccessRefusal, AuthError};
 use crate::coding::ContentCoding;
+use crate::grpc::transport::Responder;
 
 /// gRPC status codes that this server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,67 +129,90 @@ impl From<Error> for GrpcStatus {
     }
 }
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
-const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
-const ACCEPTED_ENCODINGS: HeaderValue = HeaderValue::from_static("identity, deflate, gzip");
+const CONTENT_TYPE: HeaderField<'_> = HeaderField::repeated(0, "content-type", b"application/grpc");
+const ACCEPT_ENCODING: HeaderField<'_> =
+    HeaderField::repeated(1, "grpc-accept-encoding", b"identity, deflate, gzip");
+const STATUS_OK: HeaderField<'_> = HeaderField::repeated(2, "grpc-status", b"0");
+const HTTP_OK: u16 = 200;
 
 /// A message longer than this is cut in the trailers: peers bound their header lists, commonly at 8
 /// or 16 KiB.
 const MESSAGE_BYTES_MAX: usize = 6 << 10;
 
-/// The head of a response that carries messages, compressed with `coding` where they say so.
-pub(super) fn response_head(coding: Option<ContentCoding>) -> Response<()> {
-    let mut response = Response::new(());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, APPLICATION_GRPC);
-    headers.insert(GRPC_ACCEPT_ENCODING, ACCEPTED_ENCODINGS);
+type StatusFields<'a> = SmallVec<[HeaderField<'a>; 4]>;
+
+/// Sends the head of an answer that carries messages, compressed with `coding` where they say so.
+///
+/// # Errors
+/// The client has withdrawn the call, or is gone.
+pub(super) fn send_head(
+    respond: &mut Responder,
+    coding: Option<ContentCoding>,
+) -> Result<(), StreamGone> {
+    let mut fields: StatusFields<'_> = smallvec![CONTENT_TYPE, ACCEPT_ENCODING];
     if let Some(coding) = coding {
-        headers.insert(GRPC_ENCODING, HeaderValue::from_static(coding.name()));
+        fields.push(HeaderField::new("grpc-encoding", coding.name().as_bytes()));
     }
-    response
+    respond.send_head(HTTP_OK, &fields, false)
 }
 
-/// The trailers of a call that succeeded.
-pub(super) fn ok_trailers() -> HeaderMap {
-    let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
-    trailers
+/// Ends a call that succeeded.
+///
+/// # Errors
+/// The client has withdrawn the call, or is gone.
+pub(super) fn send_ok(respond: &mut Responder) -> Result<(), StreamGone> {
+    respond.send_trailers(&[STATUS_OK])
 }
 
-/// The trailers of a call that failed after its head was sent.
-pub(super) fn error_trailers(status: &GrpcStatus) -> HeaderMap {
-    let mut trailers = HeaderMap::with_capacity(2);
-    put_status(&mut trailers, status);
-    trailers
+/// Ends a call that failed after its head was sent.
+///
+/// # Errors
+/// The client has withdrawn the call, or is gone.
+pub(super) fn send_error(respond: &mut Responder, status: &GrpcStatus) -> Result<(), StreamGone> {
+    let texts = StatusTexts::of(status);
+    respond.send_trailers(&texts.fields())
 }
 
 /// The whole answer of a call that failed before it sent anything ("trailers-only").
-pub(super) fn trailers_only(status: &GrpcStatus) -> Response<()> {
-    let mut response = response_head(None);
-    put_status(response.headers_mut(), status);
-    response
+///
+/// # Errors
+/// The head has been sent, or the client has withdrawn the call, or is gone.
+pub(super) fn send_status_only(
+    respond: &mut Responder,
+    status: &GrpcStatus,
+) -> Result<(), StreamGone> {
+    let texts = StatusTexts::of(status);
+    let mut fields: StatusFields<'_> = smallvec![CONTENT_TYPE, ACCEPT_ENCODING];
+    fields.extend(texts.fields());
+    respond.send_head(HTTP_OK, &fields, true)
 }
 
-/// A plain HTTP answer to what is no gRPC call.
-pub(super) fn not_grpc(status: StatusCode) -> Response<()> {
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    response
+/// A status as its fields have it.
+struct StatusTexts {
+    code: String,
+    message: String,
 }
 
-fn put_status(headers: &mut HeaderMap, status: &GrpcStatus) {
-    headers.insert(GRPC_STATUS, HeaderValue::from(status.code as u16));
-    if !status.message.is_empty() {
-        headers.insert(GRPC_MESSAGE, percent_encode(&status.message));
+impl StatusTexts {
+    fn of(status: &GrpcStatus) -> StatusTexts {
+        StatusTexts {
+            code: (status.code as u8).to_string(),
+            message: percent_encode(&status.message),
+        }
+    }
+
+    fn fields(&self) -> StatusFields<'_> {
+        let mut fields = smallvec![HeaderField::new("grpc-status", self.code.as_bytes())];
+        if !self.message.is_empty() {
+            fields.push(HeaderField::new("grpc-message", self.message.as_bytes()));
+        }
+        fields
     }
 }
 
 /// Encodes a message for `grpc-message`: printable ASCII except `%` stays, every other byte becomes
 /// `%XX`.
-fn percent_encode(message: &str) -> HeaderValue {
+fn percent_encode(message: &str) -> String {
     let mut encoded = String::with_capacity(message.len().min(MESSAGE_BYTES_MAX));
     for character in message.chars() {
         match character {
@@ -205,7 +229,7 @@ fn percent_encode(message: &str) -> HeaderValue {
             break;
         }
     }
-    HeaderValue::try_from(encoded).expect("printable ASCII is a legal header value")
+    encoded
 }
 
 /// The refusal when the process holds as many request bytes as it may.
@@ -266,13 +290,11 @@ mod tests {
     }
 
     #[test]
-    fn trailers_only_carries_status_and_message() {
-        let response = trailers_only(&GrpcStatus::new(GrpcCode::NotFound, "gone"));
-        assert_eq!(response.status(), 200);
-        assert_eq!(response.headers()["content-type"], "application/grpc");
-        assert_eq!(response.headers()["grpc-status"], "5");
-        assert_eq!(response.headers()["grpc-message"], "gone");
-        let silent = trailers_only(&GrpcStatus::new(GrpcCode::Cancelled, ""));
-        assert!(!silent.headers().contains_key("grpc-message"));
+    fn a_status_is_its_code_and_its_message() {
+        let texts = StatusTexts::of(&GrpcStatus::new(GrpcCode::NotFound, "gone"));
+        assert_eq!((&*texts.code, &*texts.message), ("5", "gone"));
+        assert_eq!(texts.fields().len(), 2);
+        let silent = StatusTexts::of(&GrpcStatus::new(GrpcCode::Cancelled, ""));
+        assert_eq!(silent.fields().len(), 1);
     }
 }

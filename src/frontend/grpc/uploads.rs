@@ -10,36 +10,22 @@ use std::rc::Rc;
 use conch_memory::is_scarce;
 
 use super::status::{GrpcCode, GrpcStatus};
-use super::transport::DirectReceiver;
 
 /// Messages of one connection that may be open at a time. Clients send those that fit into a
 /// stream's window of a megabyte one after the other, and larger ones fill the connection's window
 /// when sixteen are on their way.
 const OPEN_MAX: u32 = 256;
 
-/// How many are open, and how they may be received.
+/// How many are open.
 #[derive(Default)]
 pub(super) struct PartialMessages {
     open_count: Cell<u32>,
-    /// Past h2; none with TLS.
-    direct: Option<DirectReceiver>,
 }
 
 /// A message that has arrived in part, for as long as this lives.
 pub(super) struct PartialMessage(Rc<PartialMessages>);
 
 impl PartialMessages {
-    pub(super) fn new(direct: Option<DirectReceiver>) -> PartialMessages {
-        PartialMessages {
-            open_count: Cell::new(0),
-            direct,
-        }
-    }
-
-    pub(super) fn direct(&self) -> Option<&DirectReceiver> {
-        self.direct.as_ref()
-    }
-
     /// Counts a message that is not whole after its first bytes.
     ///
     /// # Errors

@@ -7,17 +7,17 @@ use std::task::Poll;
 
 use bytes::{Buf, Bytes};
 use conch_memory::Budget;
-use h2::RecvStream;
 
 use super::scheduler::StreamScheduler;
 use super::setup::{MESSAGES_PER_TURN, StreamSetup};
 use crate::coding::ContentCoding;
-use crate::grpc::body::{CallFailure, CompressedMessage, release};
+use crate::grpc::body::{CallFailure, CompressedMessage};
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, MessagePrefix};
 use crate::grpc::infer::{self, CompleteMessage, MessageReader};
 use crate::grpc::peer_timeout::PeerTimeout;
 use crate::grpc::status::GrpcStatus;
 use crate::grpc::trace::RequestWait;
+use crate::grpc::transport::CallBody;
 use crate::grpc::uploads::{PartialMessage, PartialMessages, check_memory};
 use crate::shard::{ResponseQueue, Shard, StreamRequest, yield_now};
 
@@ -25,7 +25,7 @@ use crate::shard::{ResponseQueue, Shard, StreamRequest, yield_now};
 pub(super) async fn take_in(
     shard: &Rc<Shard>,
     uploads: &Rc<PartialMessages>,
-    body: RecvStream,
+    body: CallBody,
     terms: &StreamSetup,
     scheduler: &RefCell<StreamScheduler<StreamRequest>>,
     responses: &Rc<ResponseQueue>,
@@ -96,7 +96,7 @@ enum CutMessage {
 
 /// Cuts the stream's bytes into messages.
 struct MessageSplitter {
-    body: RecvStream,
+    body: CallBody,
     /// What is left of the last frame.
     rest: Bytes,
     prefix: MessagePrefix,
@@ -112,11 +112,7 @@ struct MessageSplitter {
 }
 
 impl MessageSplitter {
-    fn new(
-        body: RecvStream,
-        terms: &StreamSetup,
-        uploads: &Rc<PartialMessages>,
-    ) -> MessageSplitter {
+    fn new(body: CallBody, terms: &StreamSetup, uploads: &Rc<PartialMessages>) -> MessageSplitter {
         MessageSplitter {
             body,
             rest: Bytes::new(),
@@ -149,7 +145,7 @@ impl MessageSplitter {
             // Between messages a client may stay silent for as long as it likes.
             let is_between = self.open.is_none() && self.prefix.is_empty();
             let (body, has_paused) = (&mut self.body, &mut self.has_paused);
-            let frame = std::future::poll_fn(|context| match body.poll_data(context) {
+            let frame = std::future::poll_fn(|context| match body.poll_next(context) {
                 Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
                 Poll::Ready(Some(Err(_))) => Poll::Ready(Err(CallFailure::Gone)),
                 Poll::Ready(None) => Poll::Ready(Ok(None)),
@@ -165,7 +161,6 @@ impl MessageSplitter {
             match frame {
                 Some(frame) => {
                     peer_timeout.note_progress();
-                    release(body, frame.len());
                     self.rest = frame;
                 }
                 None if is_between => return Ok(None),

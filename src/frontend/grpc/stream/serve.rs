@@ -6,9 +6,6 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use h2::server::SendResponse;
-use h2::{RecvStream, SendStream};
-
 use super::intake;
 use super::message::RenderFuture;
 use super::scheduler::{OutgoingMessage, StreamScheduler};
@@ -19,7 +16,7 @@ use crate::grpc::delays;
 use crate::grpc::peer_timeout::PeerTimeout;
 use crate::grpc::status::{self, GrpcStatus};
 use crate::grpc::trace::{SEND_END, SEND_START, note};
-use crate::grpc::transport::Payload;
+use crate::grpc::transport::{CallBody, Responder};
 use crate::grpc::uploads::PartialMessages;
 use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer, yield_now};
 
@@ -29,17 +26,15 @@ pub(in crate::grpc) async fn serve(
     shard: &Rc<Shard>,
     terms: StreamSetup,
     uploads: &Rc<PartialMessages>,
-    body: RecvStream,
-    respond: &mut SendResponse<Payload>,
+    body: CallBody,
+    respond: &mut Responder,
 ) -> Result<(), CallFailure> {
-    let mut stream =
-        respond.send_response(status::response_head(terms.compression.outgoing), false)?;
-    let trailers = match run(shard, terms, uploads, body, &mut stream).await {
-        Ok(()) => status::ok_trailers(),
-        Err(CallFailure::Status(status)) => status::error_trailers(&status),
-        Err(failure @ (CallFailure::Gone | CallFailure::Reset(_))) => return Err(failure),
-    };
-    stream.send_trailers(trailers)?;
+    status::send_head(respond, terms.compression.outgoing)?;
+    match run(shard, terms, uploads, body, respond).await {
+        Ok(()) => status::send_ok(respond)?,
+        Err(CallFailure::Status(status)) => status::send_error(respond, &status)?,
+        Err(failure @ CallFailure::Gone) => return Err(failure),
+    }
     Ok(())
 }
 
@@ -47,15 +42,15 @@ async fn run(
     shard: &Rc<Shard>,
     terms: StreamSetup,
     uploads: &Rc<PartialMessages>,
-    body: RecvStream,
-    stream: &mut SendStream<Payload>,
+    body: CallBody,
+    respond: &mut Responder,
 ) -> Result<(), CallFailure> {
     let scheduler = RefCell::new(StreamScheduler::new(terms.ends_at_error));
     let responses = Rc::new(ResponseQueue::default());
     let mut intake = pin!(intake::take_in(
         shard, uploads, body, &terms, &scheduler, &responses
     ));
-    let mut outlet = pin!(write_due(shard, &scheduler, stream, &terms));
+    let mut outlet = pin!(write_due(shard, &scheduler, respond, &terms));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);
     let mut has_ended = false;
@@ -94,7 +89,7 @@ async fn run(
 async fn write_due(
     shard: &Shard,
     scheduler: &RefCell<StreamScheduler<StreamRequest>>,
-    stream: &mut SendStream<Payload>,
+    respond: &mut Responder,
     terms: &StreamSetup,
 ) -> Result<(), CallFailure> {
     let coding = terms.compression.outgoing;
@@ -112,7 +107,7 @@ async fn write_due(
             }
             count = 0;
             // A client that leaves is noticed here, or by who waits for its window.
-            match stream.poll_reset(context) {
+            match respond.poll_reset(context) {
                 Poll::Ready(_) => Poll::Ready(Err(CallFailure::Gone)),
                 Poll::Pending => Poll::Pending,
             }
@@ -143,7 +138,7 @@ async fn write_due(
             Box::pin(delays::wait(delay, "the write of the response")).await;
         }
         note(call_trace.as_ref(), SEND_START);
-        send_pieces(stream, &terms.sender.budget, pieces, &mut peer_timeout).await?;
+        send_pieces(respond, &terms.sender.budget, pieces, &mut peer_timeout).await?;
         note(call_trace.as_ref(), SEND_END);
         if let Some(credit_refund) = credit_refund {
             credit_refund.refund();

@@ -1,9 +1,7 @@
-//! What h2 has written and the socket has not been given yet.
+//! Frames that the socket has not been given yet.
 //!
-//! h2 writes and flushes a large message frame by frame. The queue keeps the frames until the turn
-//! of the connection ends or there are enough of them, so that one system call sends many. Large
-//! payloads stay where they are; frame heads and whatever else is small is copied. As long as
-//! nothing large comes, nothing is kept.
+//! They wait for the end of the connection's turn, so that one system call sends many. Large
+//! payloads stay where they are; frame heads and whatever else is small is copied.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,16 +11,14 @@ use bytes::{Buf, Bytes};
 use conch_memory::try_extend;
 use smallvec::SmallVec;
 
-use super::payload::{is_part, share};
-
-/// What waits at most, and a frame more: then it is sent before h2 may write again.
+/// What waits at most, and a frame more: calls send nothing then, and nothing more is received.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
-/// Bytes that one write of h2 may have copied; the rest is for its next.
-const COPIED_BYTES_MAX: usize = 16 << 10;
+/// Smaller payloads are copied.
+const SHARED_BYTES_MIN: usize = 4 << 10;
 /// Slices for one system call: heads and payloads of [`QUEUE_BYTES_MAX`] in frames of 16 KiB.
 const PIECES_MAX: usize = 64;
-/// Room for copied bytes that an idle connection keeps.
-const IDLE_BYTES: usize = 1 << 10;
+/// Room for copied bytes that a connection keeps between its turns.
+const IDLE_BYTES: usize = 512;
 
 /// Bytes that wait, in their order.
 enum Piece {
@@ -32,7 +28,7 @@ enum Piece {
 }
 
 #[derive(Default)]
-pub(super) struct OutgoingQueue {
+pub(crate) struct OutgoingQueue {
     pieces: VecDeque<Piece>,
     /// All copied bytes, of which the first `copied_sent` are gone.
     copied: Vec<u8>,
@@ -41,77 +37,68 @@ pub(super) struct OutgoingQueue {
 }
 
 impl OutgoingQueue {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.byte_count == 0
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.byte_count >= QUEUE_BYTES_MAX
     }
 
-    /// Whether `pieces` are to be kept instead of sent at once: something waits, or one of them is
-    /// part of the large payload `noted`.
-    pub(super) fn wants(&self, pieces: &[IoSlice<'_>], noted: Option<&Bytes>) -> bool {
-        !self.is_empty()
-            || noted.is_some_and(|noted| pieces.iter().any(|piece| is_part(noted, piece)))
+    /// Bytes that there is room for.
+    pub(crate) fn room(&self) -> usize {
+        QUEUE_BYTES_MAX.saturating_sub(self.byte_count)
     }
 
-    /// Keeps the first bytes of `pieces` and returns how many; 0 only if there is no memory.
-    pub(super) fn keep(&mut self, pieces: &[IoSlice<'_>], noted: Option<&Bytes>) -> usize {
-        let (mut kept, mut copied) = (0, 0);
-        for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
-            if self.pieces.try_reserve(1).is_err() {
-                break;
-            }
-            if let Some(shared) = share(noted, piece) {
-                kept += shared.len();
-                self.pieces.push_back(Piece::Shared(shared));
-                continue;
-            }
-            let part = piece.get(..piece.len().min(COPIED_BYTES_MAX - copied));
-            let part = part.unwrap_or(&[]);
-            if part.is_empty() || !self.copy(part) {
-                break;
-            }
-            copied += part.len();
-            kept += part.len();
-            if part.len() < piece.len() {
-                break;
-            }
-        }
-        self.byte_count += kept;
-        kept
+    /// Keeps a copy of `bytes`. Whether there was memory for it.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        self.write(0, |out| try_extend(out, bytes).is_ok())
     }
 
-    /// Keeps a copy of a small frame. Whether there was memory for it.
-    pub(super) fn push(&mut self, frame: &[u8]) -> bool {
-        let is_kept = self.pieces.try_reserve(1).is_ok() && self.copy(frame);
-        if is_kept {
-            self.byte_count += frame.len();
-        }
-        is_kept
-    }
-
-    /// Whether there was memory for a copy of `part`.
-    fn copy(&mut self, part: &[u8]) -> bool {
+    /// Has `write` append bytes to those that are copied; at least `byte_count` fit. Whether there
+    /// was memory, and `write` says so.
+    pub(crate) fn write(
+        &mut self,
+        byte_count: usize,
+        write: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> bool {
         // What is gone makes room, at the cost of moving less than is gone.
         if self.copied_sent > self.copied.len() / 2 {
             self.copied.drain(..self.copied_sent);
             self.copied_sent = 0;
         }
-        if try_extend(&mut self.copied, part).is_err() {
+        let before = self.copied.len();
+        let has_room = self.pieces.try_reserve(1).is_ok()
+            && conch_memory::try_reserve(&mut self.copied, byte_count).is_ok();
+        if !has_room || !write(&mut self.copied) {
+            self.copied.truncate(before);
             return false;
         }
+        let count = self.copied.len() - before;
         match self.pieces.back_mut() {
-            Some(Piece::Copied(count)) => *count += part.len(),
-            _ => self.pieces.push_back(Piece::Copied(part.len())),
+            Some(Piece::Copied(own)) => *own += count,
+            _ => self.pieces.push_back(Piece::Copied(count)),
         }
+        self.byte_count += count;
         true
+    }
+
+    /// Keeps a payload, without a copy unless it is small. Whether there was memory for it.
+    pub(crate) fn push_payload(&mut self, payload: Bytes) -> bool {
+        if payload.len() < SHARED_BYTES_MIN {
+            return self.push(&payload);
+        }
+        let has_room = self.pieces.try_reserve(1).is_ok();
+        if has_room {
+            self.byte_count += payload.len();
+            self.pieces.push_back(Piece::Shared(payload));
+        }
+        has_room
     }
 
     /// Has `send` send all that waits; it gets the next pieces, and returns how many bytes it has
     /// sent.
-    pub(super) fn poll_send(
+    pub(crate) fn poll_send(
         &mut self,
         mut send: impl FnMut(&[IoSlice<'_>]) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<()>> {
@@ -127,7 +114,7 @@ impl OutgoingQueue {
         Poll::Ready(Ok(()))
     }
 
-    fn next_pieces(&self) -> SmallVec<[IoSlice<'_>; PIECES_MAX]> {
+    fn next_pieces(&self) -> SmallVec<[IoSlice<'_>; 8]> {
         let mut copied = self.copied.get(self.copied_sent..).unwrap_or(&[]);
         let pieces = self.pieces.iter().take(PIECES_MAX).map(|piece| {
             IoSlice::new(match piece {
@@ -173,6 +160,13 @@ impl OutgoingQueue {
             self.copied_sent = 0;
         }
     }
+
+    /// Gives back what an idle connection does not need.
+    pub(crate) fn release_memory(&mut self) {
+        if self.is_empty() {
+            *self = OutgoingQueue::default();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -195,16 +189,15 @@ mod tests {
         (wire, calls)
     }
 
-    /// Frames of a message as h2 writes them: a head, then a part of the payload.
+    /// Frames of a message: a head, then a part of the payload.
     fn write(queue: &mut OutgoingQueue, payload: &Bytes, frame_bytes: usize) -> Vec<u8> {
-        let mut wire = Vec::new();
-        for (index, part) in payload.chunks(frame_bytes).enumerate() {
-            let head = [index as u8; 9];
-            let pieces = [IoSlice::new(&head), IoSlice::new(part)];
-            assert!(queue.wants(&pieces, Some(payload)));
-            assert_eq!(queue.keep(&pieces, Some(payload)), 9 + part.len());
+        let (mut wire, mut rest) = (Vec::new(), payload.clone());
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(frame_bytes));
+            let head = [part.len() as u8; 9];
             wire.extend_from_slice(&head);
-            wire.extend_from_slice(part);
+            wire.extend_from_slice(&part);
+            assert!(queue.push(&head) && queue.push_payload(part));
         }
         wire
     }
@@ -231,26 +224,9 @@ mod tests {
         let payload = Bytes::from(vec![1; 100_000]);
         write(&mut queue, &payload, 16_384);
         assert_eq!(queue.copied.len(), 7 * 9 + 100_000 % 16_384);
-        let small = [IoSlice::new(&[2; 30])];
-        assert!(!OutgoingQueue::default().wants(&small, Some(&payload)));
-        assert!(queue.wants(&small, None), "it is not to overtake");
-    }
-
-    #[test]
-    fn it_is_full_at_its_bound_and_copies_in_parts() {
-        let mut queue = OutgoingQueue::default();
-        let payload = Bytes::from(vec![1; QUEUE_BYTES_MAX]);
-        write(&mut queue, &payload, 16_384);
-        assert!(queue.is_full());
-        let large = vec![2; COPIED_BYTES_MAX + 1];
-        let pieces = [IoSlice::new(&[3; 9]), IoSlice::new(&large)];
-        assert_eq!(queue.keep(&pieces, None), COPIED_BYTES_MAX);
-        let (wire, calls) = sent(&mut queue, usize::MAX);
-        assert_eq!(
-            &wire[wire.len() - COPIED_BYTES_MAX..][..10],
-            [3, 3, 3, 3, 3, 3, 3, 3, 3, 2]
-        );
-        assert_eq!(calls, 1);
+        assert_eq!(queue.room(), QUEUE_BYTES_MAX - 100_000 - 7 * 9);
+        write(&mut queue, &Bytes::from(vec![1; QUEUE_BYTES_MAX]), 16_384);
+        assert!(queue.is_full() && queue.room() == 0);
     }
 
     #[test]
@@ -278,5 +254,18 @@ mod tests {
         assert_eq!(seen, written);
         let outcome = queue.poll_send(|_| unreachable!("nothing waits"));
         assert!(matches!(outcome, Poll::Ready(Ok(()))));
+    }
+
+    #[test]
+    fn what_is_not_written_leaves_nothing() {
+        let mut queue = OutgoingQueue::default();
+        assert!(queue.push(&[1, 2]));
+        assert!(!queue.write(0, |out| {
+            out.push(3);
+            false
+        }));
+        assert_eq!(sent(&mut queue, usize::MAX).0, [1, 2]);
+        queue.release_memory();
+        assert_eq!(queue.copied.capacity(), 0);
     }
 }

@@ -3,14 +3,10 @@
 //! Three token buckets: control frames, SETTINGS and RST_STREAM. A bucket is full at first, refills
 //! with time, and is refilled by what the connection sends: a client that gets answers may
 //! acknowledge them and may cancel other calls. An attacker empties a bucket within milliseconds;
-//! the connection then ends with GOAWAY ENHANCE_YOUR_CALM. h2 bounds some of these by itself
-//! (CONTINUATION per header block, resets before a call is accepted, small DATA frames); these
-//! bounds hold before h2 sees a frame.
+//! the connection then ends with GOAWAY ENHANCE_YOUR_CALM.
 
-use super::frames::{CONTINUATION, DATA, FrameHead, HEADERS, RST_STREAM, SETTINGS};
+use crate::frame::{CONTINUATION, DATA, FrameHead, HEADERS, RST_STREAM, SETTINGS};
 
-/// Size updates of the HPACK table in front of one header block. The protocol needs two.
-const TABLE_UPDATES_MAX: u32 = 4;
 /// A response lets so many control frames pass, be it its HEADERS or a message of a stream: a
 /// window update of the call and one of the connection, twice. gRPC's C core sends both, and a
 /// ping, for each message of a stream.
@@ -86,14 +82,14 @@ impl TokenBucket {
 
 /// What one connection may still send of such frames.
 #[derive(Debug)]
-pub(super) struct FloodLimits {
+pub(crate) struct FloodLimits {
     control: TokenBucket,
     settings: TokenBucket,
     resets: TokenBucket,
 }
 
 impl FloodLimits {
-    pub(super) fn new(now_ns: u64) -> FloodLimits {
+    pub(crate) fn new(now_ns: u64) -> FloodLimits {
         FloodLimits {
             control: TokenBucket::new(CONTROL, now_ns),
             settings: TokenBucket::new(SETTINGS_FRAMES, now_ns),
@@ -102,7 +98,7 @@ impl FloodLimits {
     }
 
     /// Counts a frame that came. Returns what there were too many of, if the connection is to end.
-    pub(super) fn note_received(&mut self, frame: FrameHead, now_ns: u64) -> Option<&'static str> {
+    pub(crate) fn note_received(&mut self, frame: FrameHead, now_ns: u64) -> Option<&'static str> {
         let (bucket, words) = match frame.kind {
             HEADERS => return None,
             DATA => {
@@ -121,14 +117,8 @@ impl FloodLimits {
         (!bucket.take(now_ns)).then_some(words)
     }
 
-    /// Whether a header block changes the size of its table too often. `update_count` is that of
-    /// the block so far.
-    pub(super) fn has_too_many_updates(update_count: u32) -> bool {
-        update_count > TABLE_UPDATES_MAX
-    }
-
     /// A frame was sent to the client.
-    pub(super) fn note_sent(&mut self, frame: FrameHead) {
+    pub(crate) fn note_sent(&mut self, frame: FrameHead) {
         match frame.kind {
             HEADERS => {
                 self.control.add(TOKENS_PER_RESPONSE);
@@ -148,8 +138,8 @@ impl FloodLimits {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames::{ACK, END_STREAM, PADDED, PING, WINDOW_UPDATE};
     use super::*;
+    use crate::frame::{ACK, END_STREAM, PADDED, PING, WINDOW_UPDATE};
 
     fn frame(kind: u8, flags: u8, length: usize) -> FrameHead {
         FrameHead {

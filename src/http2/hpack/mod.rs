@@ -1,0 +1,37 @@
+//! HPACK: header fields on the wire.
+
+mod decoder;
+mod encoder;
+mod huffman;
+mod integer;
+mod static_table;
+mod table;
+
+pub(crate) use decoder::Decoder;
+pub(crate) use encoder::Encoder;
+pub use encoder::HeaderField;
+
+/// What is wrong with a header block; the connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HpackError {
+    Malformed,
+    /// The size of the table is changed too often.
+    TooManyUpdates,
+    /// One field is longer than a whole list may be.
+    TooLong,
+    OutOfMemory,
+}
+
+/// Why a field cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Incomplete {
+    /// Its end has not come.
+    More,
+    Error(HpackError),
+}
+
+impl From<HpackError> for Incomplete {
+    fn from(error: HpackError) -> Incomplete {
+        Incomplete::Error(error)
+    }
+}

@@ -1,0 +1,32 @@
+//! The server's side of HTTP/2, without a socket.
+//!
+//! A [`Connection`] is given the bytes that a client sends and says which requests they begin; it
+//! keeps the frames that are to be sent until it is asked for them. Bodies are queued until they
+//! are taken, or go to a [`BodyReader`], into whose memory they can be received without a copy
+//! ([`Connection::poll_receive_direct`]). It follows RFC 9113 and RFC 7541 (HPACK), but for
+//! priorities, which are ignored, and pushed streams, which a server of calls has no use for.
+//!
+//! What a client sends too much of ends its connection, or waits for its windows. All memory whose
+//! size a client determines may be refused by the system: then a stream or the connection ends.
+//!
+//! Everything here belongs to one thread; nothing blocks, and nothing reads a clock.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+mod floods;
+mod frame;
+mod head;
+mod hpack;
+mod outgoing;
+mod pings;
+mod sinks;
+mod stream;
+
+pub use connection::{Accepted, Connection, ReceiveFailure, SinkProgress, StreamGone};
+pub use error::{ConnectionError, Reason};
+pub use head::{Fields, RequestHead};
+pub use hpack::HeaderField;
+pub use pings::PingPolicy;
+pub use sinks::BodyReader;

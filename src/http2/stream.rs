@@ -1,0 +1,164 @@
+//! Streams of a connection: one request each, and its answer.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use conch_memory::{OutOfMemory, try_reserve};
+
+use crate::error::Reason;
+
+/// Small parts of a body are joined up to this size, so that their number costs nothing.
+const JOINED_BYTES_MAX: usize = 16 << 10;
+
+/// How far the answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Nothing,
+    Head,
+    End,
+}
+
+pub(crate) struct Stream {
+    /// The request has ended.
+    pub(crate) has_ended: bool,
+    pub(crate) sent: Sent,
+    /// It was reset, by the peer or by us: nothing more is received or sent.
+    pub(crate) reset: Option<Reason>,
+    /// Parts of the body that nobody has taken.
+    queue: VecDeque<Vec<u8>>,
+    pub(crate) queued_bytes: usize,
+    /// What the peer may still send.
+    pub(crate) receive_window: i64,
+    /// Received and taken; the window has not been opened for it.
+    pub(crate) taken_bytes: usize,
+    /// What the peer lets us send.
+    pub(crate) send_window: i64,
+    /// Of a body whose length its head says.
+    pub(crate) content_left: Option<u64>,
+    /// Those who have a part in it.
+    pub(crate) handle_count: u8,
+    /// In the list of those that wait for room.
+    pub(crate) is_waiting: bool,
+    waker: Option<Waker>,
+}
+
+impl Stream {
+    pub(crate) fn new(receive_window: i64, send_window: i64) -> Box<Stream> {
+        Box::new(Stream {
+            has_ended: false,
+            sent: Sent::Nothing,
+            reset: None,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            receive_window,
+            taken_bytes: 0,
+            send_window,
+            content_left: None,
+            handle_count: 0,
+            is_waiting: false,
+            waker: None,
+        })
+    }
+
+    /// Neither side sends anything more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.reset.is_some() || self.has_ended && self.sent == Sent::End
+    }
+
+    /// Its body is being received.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.reset.is_none() && !self.has_ended
+    }
+
+    pub(crate) fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn set_waker(&mut self, waker: &Waker) {
+        match &mut self.waker {
+            Some(own) => own.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// Keeps the next part of the body until it is taken.
+    pub(crate) fn queue(&mut self, bytes: &[u8]) -> Result<(), OutOfMemory> {
+        let last = self.queue.back_mut();
+        match last.filter(|last| last.len() + bytes.len() <= JOINED_BYTES_MAX) {
+            Some(last) => conch_memory::try_extend(last, bytes)?,
+            None => {
+                let mut part = Vec::new();
+                try_reserve(&mut part, bytes.len())?;
+                part.extend_from_slice(bytes);
+                if self.queue.try_reserve(1).is_err() {
+                    return Err(OutOfMemory { asked_bytes: 1 });
+                }
+                self.queue.push_back(part);
+            }
+        }
+        self.queued_bytes += bytes.len();
+        Ok(())
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
+        let part = self.queue.pop_front()?;
+        self.queued_bytes -= part.len();
+        Some(part)
+    }
+
+    /// Drops what nobody will take; returns how much it was.
+    pub(crate) fn clear_queue(&mut self) -> usize {
+        self.queue = VecDeque::new();
+        std::mem::take(&mut self.queued_bytes)
+    }
+}
+
+/// The streams that somebody has a part in, by their numbers, which only grow.
+#[derive(Default)]
+pub(crate) struct Streams {
+    // Boxed, so that few bytes move when one leaves.
+    open: Vec<(u32, Box<Stream>)>,
+}
+
+impl Streams {
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    fn place(&self, id: u32) -> Result<usize, usize> {
+        match self.open.last() {
+            Some((last, _)) if *last == id => Ok(self.open.len() - 1),
+            _ => self.open.binary_search_by_key(&id, |(own, _)| *own),
+        }
+    }
+
+    pub(crate) fn get(&mut self, id: u32) -> Option<&mut Stream> {
+        let place = self.place(id).ok()?;
+        self.open.get_mut(place).map(|(_, stream)| &mut **stream)
+    }
+
+    pub(crate) fn push(&mut self, id: u32, stream: Box<Stream>) -> Result<(), OutOfMemory> {
+        conch_memory::try_push(&mut self.open, (id, stream))
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Box<Stream>> {
+        let place = self.place(id).ok()?;
+        let (_, stream) = self.open.remove(place);
+        if self.open.is_empty() && self.open.capacity() > 64 {
+            self.open = Vec::new();
+        }
+        Some(stream)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Stream)> {
+        self.open
+            .iter_mut()
+            .map(|(id, stream)| (*id, &mut **stream))
+    }
+}
