@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
-
 /// A waker that counts.
 #[derive(Debug, Default)]
 pub(crate) struct WakeCount(AtomicUsize);

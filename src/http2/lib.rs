@@ -30,3 +30,6 @@ pub use head::{Fields, RequestHead};
 pub use hpack::HeaderField;
 pub use pings::PingPolicy;
 pub use sinks::BodyReader;
+
+#[cfg(test)]
+mod tests;

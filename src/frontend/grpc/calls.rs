@@ -163,6 +163,19 @@ impl CallSet {
         }
     }
 
+    /// Gives back the memory of calls that are over, if none is left.
+    pub(super) fn rest(&mut self) {
+        if self.free.len() < self.slots.len() {
+            return;
+        }
+        self.slots = Vec::new();
+        self.free = Vec::new();
+        self.round = Vec::new();
+        let mut due = self.ready_list.lock();
+        // A waker of a call that is over may have noted it; there is nothing to look at.
+        due.calls = Vec::new();
+    }
+
     /// Makes the connection due in the coming turn.
     pub(super) fn note_connection(&mut self) {
         self.ready_list.lock().is_connection_due = true;
@@ -337,5 +350,17 @@ mod tests {
             );
         }
         assert_eq!((calls.slots.len(), running(&calls)), (1, 0));
+        let late = calls.slots[0].waker.clone();
+        calls.rest();
+        assert_eq!(calls.slots.capacity(), 0);
+        calls.push(std::future::pending());
+        late.wake();
+        assert!(
+            calls
+                .poll_turn(&mut context, |_, _| Poll::Pending)
+                .is_pending()
+        );
+        calls.rest();
+        assert_eq!(running(&calls), 1, "a call that is under way stays");
     }
 }

@@ -13,7 +13,7 @@ use conch_http2::{Accepted, RequestHead};
 
 use super::calls::{CallEnd, CallSet};
 use super::goaway::GoawayState;
-use super::settings::{HANDSHAKE_TIMEOUT, STALL_TIMEOUT};
+use super::settings::{HANDSHAKE_TIMEOUT, REST_AFTER, STALL_TIMEOUT};
 use super::transport::{GrpcSocket, Http2, sides};
 use super::uploads::PartialMessages;
 use super::{call, handler};
@@ -51,6 +51,7 @@ async fn serve_calls(mut connection: Box<GrpcConnection>, guard: &ConnectionGuar
         }
         let has_calls = connection.socket.http2().borrow().has_streams();
         guard.note_calls(has_calls, context.waker());
+        connection.poll_rest(&mut calls, context);
         connection.poll_timeouts(context)
     })
     .await;
@@ -95,6 +96,7 @@ struct GrpcConnection {
     socket: GrpcSocket,
     /// Until the preface has come.
     introduction: Option<Timer>,
+    rest: RestTimer,
     watch: TimeoutSweep,
     age: MaxAge,
     goaway: GoawayState,
@@ -114,6 +116,7 @@ impl GrpcConnection {
             uploads: Rc::new(PartialMessages::default()),
             socket: GrpcSocket::new(stream, session, options),
             introduction: Some(Timer::after(HANDSHAKE_TIMEOUT)),
+            rest: RestTimer::default(),
             watch: TimeoutSweep::default(),
             age: MaxAge::new(options),
             goaway: GoawayState::None,
@@ -168,20 +171,28 @@ impl GrpcConnection {
             Poll::Ready(Err(_)) => return Poll::Ready(()),
             Poll::Ready(Ok(())) | Poll::Pending => {}
         }
-        let mut http2 = http2.borrow_mut();
-        if let Some(error) = http2.failure() {
-            drop(http2);
+        let (failure, is_full) = {
+            let http2 = http2.borrow();
+            (http2.failure(), http2.is_queue_full())
+        };
+        if let Some(error) = failure {
             self.socket.refuse(error);
             return Poll::Ready(());
         }
-        if was_full && !http2.is_queue_full() {
+        if was_full && !is_full {
             // Now more can be received.
             context.waker().wake_by_ref();
         }
-        if !http2.has_streams() {
-            http2.rest();
-        }
         Poll::Pending
+    }
+
+    /// Gives back memory when nothing has happened for a while.
+    fn poll_rest(&mut self, calls: &mut CallSet, context: &mut Context<'_>) {
+        let mut http2 = self.socket.http2().borrow_mut();
+        if self.rest.poll(&http2, context).is_ready() {
+            http2.rest();
+            calls.rest();
+        }
     }
 
     /// Ready when the peer has been silent for too long.
@@ -278,6 +289,37 @@ fn about(age: Duration) -> Duration {
     let noise = RandomState::new().hash_one(()) % 201;
     let permille = u32::try_from(900 + noise).unwrap_or(1000);
     age.saturating_mul(permille) / 1000
+}
+
+/// When the connection has had no call for a while.
+#[derive(Default)]
+struct RestTimer {
+    timer: Option<Timer>,
+    /// When the last bytes had come before it last rested.
+    rested_ns: u64,
+}
+
+impl RestTimer {
+    /// Ready when the connection begins to rest: once, until more comes. Its timer runs through
+    /// many calls, which cost nothing here.
+    fn poll(&mut self, http2: &Http2, context: &mut Context<'_>) -> Poll<()> {
+        let received_ns = http2.received_ns();
+        if http2.has_streams() || received_ns == self.rested_ns {
+            return Poll::Pending;
+        }
+        let timer = self.timer.get_or_insert_with(|| Timer::after(REST_AFTER));
+        std::task::ready!(Pin::new(timer).poll(context));
+        let until_ns = received_ns.saturating_add(nanoseconds(REST_AFTER));
+        if clock::monotonic_ns() < until_ns {
+            let mut timer = Timer::at(until_ns);
+            let _ = Pin::new(&mut timer).poll(context);
+            self.timer = Some(timer);
+            return Poll::Pending;
+        }
+        self.timer = None;
+        self.rested_ns = received_ns;
+        Poll::Ready(())
+    }
 }
 
 /// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for

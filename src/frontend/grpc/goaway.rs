@@ -41,9 +41,10 @@ impl GoawayState {
         }
     }
 
-    /// Whether the connection is to end.
+    /// Whether the connection is to end: it has no call, and neither side wants another.
     pub(super) fn is_over(&self, http2: &Http2) -> bool {
-        matches!(self, GoawayState::Draining) && !http2.has_streams()
+        let is_named = matches!(self, GoawayState::Draining);
+        (is_named || http2.is_client_leaving()) && !http2.has_streams()
     }
 
     fn next(&mut self, http2: &mut Http2, context: &mut Context<'_>) -> Option<GoawayState> {

@@ -31,10 +31,10 @@ use receive::FrameReader;
 
 /// Per stream. With windows of 64 KiB (the protocol's default) a large request would stall once per
 /// round trip.
-const STREAM_WINDOW_BYTES: i64 = 1 << 20;
+pub(crate) const STREAM_WINDOW_BYTES: i64 = 1 << 20;
 /// Sixteen streams at full speed. What nobody takes waits here, so this times the connections is
 /// memory that nothing charges.
-const CONNECTION_WINDOW_BYTES: i64 = 16 << 20;
+pub(crate) const CONNECTION_WINDOW_BYTES: i64 = 16 << 20;
 /// What the protocol begins with, for a stream and for the connection.
 const FIRST_WINDOW_BYTES: i64 = 65_535;
 /// Fewer frames per tensor than the default of 16 KiB. Frames other than DATA are collected until
@@ -63,16 +63,18 @@ pub struct Connection<R: BodyReader> {
     accepted: VecDeque<Accepted>,
     /// Of those, how many were reset.
     accepted_resets: usize,
-    streams: Streams,
+    pub(crate) streams: Streams,
     sinks: Sinks<R>,
     /// The highest that the client has opened, or tried to.
     last_stream: u32,
     /// Streams beyond this are not served.
     named_last: Option<u32>,
+    /// The client has said that it opens no more streams.
+    is_client_leaving: bool,
     /// What the client may still send.
-    receive_window: i64,
+    pub(crate) receive_window: i64,
     /// Received and taken; the connection's window has not been opened for it.
-    taken_bytes: usize,
+    pub(crate) taken_bytes: usize,
     /// See [`Connection::has_large_bodies`].
     has_large_bodies: bool,
     queue: OutgoingQueue,
@@ -82,7 +84,7 @@ pub struct Connection<R: BodyReader> {
     stream_send_window: i64,
     send_frame_bytes: usize,
     /// Streams that have something to send and no room, the longest waiting first.
-    waiting: VecDeque<u32>,
+    pub(crate) waiting: VecDeque<u32>,
     /// Who sends what is queued, unless it knows already.
     task: Option<Waker>,
     /// There was no memory for a frame: the connection cannot go on.
@@ -114,6 +116,7 @@ impl<R: BodyReader> Connection<R> {
             sinks: Sinks::new(),
             last_stream: 0,
             named_last: None,
+            is_client_leaving: false,
             receive_window: CONNECTION_WINDOW_BYTES,
             taken_bytes: 0,
             has_large_bodies: false,
@@ -196,6 +199,11 @@ impl<R: BodyReader> Connection<R> {
     /// Whether a stream is open, or somebody has a part in one.
     pub fn has_streams(&self) -> bool {
         !self.streams.is_empty()
+    }
+
+    /// Whether the client has said that it opens no more streams.
+    pub fn is_client_leaving(&self) -> bool {
+        self.is_client_leaving
     }
 
     /// When the client's last bytes came; monotonic.

@@ -222,6 +222,10 @@ impl<R: BodyReader> Connection<R> {
                 Ok(())
             }
             WINDOW_UPDATE => self.take_window_update(frame.stream, payload),
+            GOAWAY => {
+                self.is_client_leaving = true;
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

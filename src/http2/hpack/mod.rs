@@ -10,6 +10,8 @@ mod table;
 pub(crate) use decoder::Decoder;
 pub(crate) use encoder::Encoder;
 pub use encoder::HeaderField;
+#[cfg(test)]
+pub(crate) use huffman::tests::encode as huffman_of;
 
 /// What is wrong with a header block; the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,6 @@ from repository import Repository, identity
 from waiting import until
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2, 1], "data": [1, 2]}]})
-# Otherwise it is the path in the notation of URLs, which is no authority, and which h2 refuses.
-LOCALHOST = [("grpc.default_authority", "localhost")]
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -67,20 +65,29 @@ class UnixSockets(unittest.TestCase):
         self.assertEqual(status, 200, body)
         self.assertEqual(json.loads(body)["outputs"][0]["data"], [1, 2])
 
+    def infer_grpc(self, authority=None):
+        """By default the C core sends the path, in the notation of URLs, as the authority of its calls."""
+        channel_args = [("grpc.default_authority", authority)] if authority else None
+        with contextlib.closing(grpcclient.InferenceServerClient(f"unix:{self.paths['grpc']}", channel_args=channel_args)) as client:
+            given = grpcclient.InferInput("INPUT0", [2, 1], "FP32")
+            values = numpy.array([[3], [4]], numpy.float32)
+            given.set_data_from_numpy(values)
+            self.assertEqual(client.infer("plain", [given]).as_numpy("OUTPUT0").tolist(), values.tolist())
+
     def test_all_protocols(self):
         with self.start() as server:
             self.infer()
-            with contextlib.closing(grpcclient.InferenceServerClient(f"unix:{self.paths['grpc']}", channel_args=LOCALHOST)) as client:
-                given = grpcclient.InferInput("INPUT0", [2, 1], "FP32")
-                values = numpy.array([[3], [4]], numpy.float32)
-                given.set_data_from_numpy(values)
-                self.assertEqual(client.infer("plain", [given]).as_numpy("OUTPUT0").tolist(), values.tolist())
+            self.infer_grpc()
             status, page = ask(self.paths["metrics"], "GET", "/metrics")
             self.assertEqual(status, 200)
             self.assertIn(b'nv_inference_request_success{model="plain",version="1"} 2\n', page)
             self.assertIn(f"Started HTTPService at unix:{self.paths['http']}", server.output)
             self.assertIn(f"HTTP unix:{self.paths['http']}, gRPC unix:{self.paths['grpc']}", server.output)
         self.assertEqual(list(self.folder.iterdir()), [], "the files go with the server")
+
+    def test_an_authority_that_is_no_path(self):
+        with self.start(names=("http", "grpc")):
+            self.infer_grpc("localhost")
 
     def test_large_bodies_of_many_clients(self):
         with self.start(names=("http",)):
