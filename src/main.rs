@@ -29,7 +29,7 @@ use conch_control::{ControlMode, EngineOptions, StandaloneModel, StandaloneRepos
 use conch_engine::Error;
 use conch_frontend::{AuthReloader, Frontend, FrontendOptions, ShardAffinity, TlsReloader};
 use conch_log as log;
-use conch_memory::{Reserve, SparseArray, unused};
+use conch_memory::{Reserve, unused};
 use conch_net::signal::{self, Signals};
 use conch_net::{Handover, PassedSocket};
 
@@ -43,8 +43,7 @@ use upgrade::Upgrade;
 // without a lock. Only the executable may choose an allocator; a shared library must not. When the
 // system refuses memory, what cannot fail lives from a reserve.
 #[global_allocator]
-static ALLOCATOR: SparseArray<Reserve<mimalloc::MiMalloc>> =
-    SparseArray::new(Reserve::new(mimalloc::MiMalloc));
+static ALLOCATOR: Reserve<mimalloc::MiMalloc> = Reserve::new(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     // Tests of what happens without memory; in other builds there is no such thing.

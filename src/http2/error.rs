@@ -19,6 +19,10 @@ impl Reason {
     pub const ENHANCE_YOUR_CALM: Reason = Reason(11);
 }
 
+/// The stream was reset, or the connection is over: nothing more can be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamGone;
+
 /// The peer broke a rule, and the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {

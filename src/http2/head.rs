@@ -81,10 +81,17 @@ const USUAL_BYTES: usize = 256;
 
 /// What a request is for, and its fields.
 #[derive(Debug, Default)]
-pub struct RequestHead {
+pub struct RequestHeaders {
     pub fields: Fields,
     pub method: SmallVec<[u8; 8]>,
     pub path: SmallVec<[u8; 64]>,
+}
+
+impl RequestHeaders {
+    /// The path; empty if it is no text.
+    pub fn path_text(&self) -> &str {
+        std::str::from_utf8(&self.path).unwrap_or("")
+    }
 }
 
 /// How a list of fields is to be taken.
@@ -100,7 +107,7 @@ pub(crate) enum ListState {
 
 /// A list under way.
 pub(crate) struct ListReader {
-    head: RequestHead,
+    head: RequestHeaders,
     pub(crate) state: ListState,
     byte_count: usize,
     has_scheme: bool,
@@ -111,7 +118,7 @@ pub(crate) struct ListReader {
 impl ListReader {
     pub(crate) fn new() -> ListReader {
         ListReader {
-            head: RequestHead::default(),
+            head: RequestHeaders::default(),
             state: ListState::Fine,
             byte_count: 0,
             has_scheme: false,
@@ -174,7 +181,7 @@ impl ListReader {
     }
 
     /// The head of a request, or why the list is none.
-    pub(crate) fn finish(self) -> Result<(RequestHead, Option<u64>), ListState> {
+    pub(crate) fn finish(self) -> Result<(RequestHeaders, Option<u64>), ListState> {
         if self.state != ListState::Fine {
             return Err(self.state);
         }
@@ -287,7 +294,7 @@ mod tests {
         (":authority", "%2Ftmp%2Fsocket"),
     ];
 
-    fn read(fields: &[(&str, &str)]) -> Result<(RequestHead, Option<u64>), ListState> {
+    fn read(fields: &[(&str, &str)]) -> Result<(RequestHeaders, Option<u64>), ListState> {
         let mut list = ListReader::new();
         for (name, value) in fields {
             list.take(name.as_bytes(), value.as_bytes());

@@ -24,9 +24,9 @@ mod pings;
 mod sinks;
 mod stream;
 
-pub use connection::{Accepted, Connection, ReceiveFailure, SinkProgress, StreamGone};
-pub use error::{ConnectionError, Reason};
-pub use head::{Fields, RequestHead};
+pub use connection::{Accepted, Connection, ReceiveFailure, SinkProgress};
+pub use error::{ConnectionError, Reason, StreamGone};
+pub use head::{Fields, RequestHeaders};
 pub use hpack::HeaderField;
 pub use pings::PingPolicy;
 pub use sinks::BodyReader;

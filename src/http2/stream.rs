@@ -18,7 +18,7 @@ pub(crate) enum Sent {
     End,
 }
 
-pub(crate) struct Stream {
+pub(crate) struct Http2Stream {
     /// The request has ended.
     pub(crate) has_ended: bool,
     pub(crate) sent: Sent,
@@ -42,9 +42,9 @@ pub(crate) struct Stream {
     waker: Option<Waker>,
 }
 
-impl Stream {
-    pub(crate) fn new(receive_window: i64, send_window: i64) -> Box<Stream> {
-        Box::new(Stream {
+impl Http2Stream {
+    pub(crate) fn new(receive_window: i64, send_window: i64) -> Box<Http2Stream> {
+        Box::new(Http2Stream {
             has_ended: false,
             sent: Sent::Nothing,
             reset: None,
@@ -119,7 +119,7 @@ impl Stream {
 #[derive(Default)]
 pub(crate) struct Streams {
     // Boxed, so that few bytes move when one leaves.
-    open: Vec<(u32, Box<Stream>)>,
+    open: Vec<(u32, Box<Http2Stream>)>,
 }
 
 impl Streams {
@@ -138,16 +138,16 @@ impl Streams {
         }
     }
 
-    pub(crate) fn get(&mut self, id: u32) -> Option<&mut Stream> {
+    pub(crate) fn get(&mut self, id: u32) -> Option<&mut Http2Stream> {
         let place = self.place(id).ok()?;
         self.open.get_mut(place).map(|(_, stream)| &mut **stream)
     }
 
-    pub(crate) fn push(&mut self, id: u32, stream: Box<Stream>) -> Result<(), OutOfMemory> {
+    pub(crate) fn push(&mut self, id: u32, stream: Box<Http2Stream>) -> Result<(), OutOfMemory> {
         conch_memory::try_push(&mut self.open, (id, stream))
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<Box<Stream>> {
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Box<Http2Stream>> {
         let place = self.place(id).ok()?;
         let (_, stream) = self.open.remove(place);
         if self.open.is_empty() && self.open.capacity() > 64 {
@@ -156,7 +156,7 @@ impl Streams {
         Some(stream)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Stream)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Http2Stream)> {
         self.open
             .iter_mut()
             .map(|(id, stream)| (*id, &mut **stream))

@@ -1,4 +1,4 @@
-//! Events of dependencies (h2, rustls, object_store and others that use `tracing` or `log`) as
+//! Events of dependencies (rustls, object_store and others that use `tracing` or `log`) as
 //! verbose lines: level 1 shows those of level INFO and above, 2 also DEBUG, 3 also TRACE.
 //!
 //! Nothing is installed until the verbose level first rises above 0: up to then, and whenever it is

@@ -3,13 +3,11 @@
 //! [`Block`] is an owned, 64-byte-aligned piece of memory; [`ByteView`] a cheap shared window onto
 //! a frozen block or onto foreign memory; [`Pool`] recycles blocks by size class; [`Budget`] is the
 //! process-wide bound on bytes that requests may hold, with a share for each connection;
-//! [`SparseArray`] is an allocator that saves memory on buffers that are not used, and [`Reserve`]
-//! one for when the system has none; [`OutOfMemory`] is what everything else says then; [`unused`]
-//! gives back what a thread has freed.
-//! [`SharedMapping`] maps memory of other processes, and [`fault`] keeps what they do to it from
-//! ending this one. All are usable from every thread; nothing here blocks or does I/O. Pinned
-//! memory and memory of GPUs come from the crate `cuda`; a [`MemoryPlace`] says which a view lies
-//! in.
+//! [`Reserve`] is an allocator for when the system has none; [`OutOfMemory`] is what everything
+//! else says then; [`unused`] gives back what a thread has freed. [`SharedMapping`] maps memory of
+//! other processes, and [`fault`] keeps what they do to it from ending this one. All are usable
+//! from every thread; nothing here blocks or does I/O. Pinned memory and memory of GPUs come from
+//! the crate `cuda`; a [`MemoryPlace`] says which a view lies in.
 //!
 //! System calls are rustix's, but for mappings and handlers of signals: its calls for mappings are
 //! `unsafe` too, and handlers it leaves to libc.
@@ -32,7 +30,6 @@ mod runs;
 mod scarcity;
 mod share;
 mod shared;
-mod sparse;
 mod total;
 pub mod unused;
 mod view;
@@ -49,7 +46,6 @@ pub use ranges::{FreeRanges, RANGE_ALIGNMENT_BYTES, class_bytes};
 pub use reserve::Reserve;
 pub use scarcity::{OutOfMemory, fallible, is_scarce, try_extend, try_push, try_reserve, try_text};
 pub use shared::{AllowedOwners, MapError, SharedMapping};
-pub use sparse::SparseArray;
 pub use total::{BudgetExhausted, CLIENT_FACTOR, ClientCounters, ClientId, ConnectionUsage};
 pub use view::ByteView;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use conch_engine::clock;
-use conch_http2::{Fields, Reason, RequestHead};
+use conch_http2::{Fields, Reason, RequestHeaders};
 use conch_log as log;
 use conch_memory::Budget;
 use futures_util::FutureExt;
@@ -19,17 +19,17 @@ use super::body::{
 };
 use super::calls::CallEnd;
 use super::compression::{CallCompression, pack};
-use super::connection::path_of;
 use super::infer::{self, CallExtensions, CallMetadata, Pieces};
 use super::method::GrpcMethod;
 use super::peer_timeout::PeerTimeout;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
-use super::status::{self, GrpcCode, GrpcStatus};
+use super::status::{GrpcCode, GrpcStatus};
 use super::trace::{CallTrace, RequestWait, SEND_END, SEND_START, note};
 use super::transport::{CallBody, Responder};
 use super::uploads::{PartialMessages, check_memory};
 use super::{
-    control, delays, forward, readiness, reflection, repository, shared_memory, stream, timeout,
+    control, delays, forward, readiness, reflection, reply, repository, shared_memory, stream,
+    timeout,
 };
 use crate::access::GrantedRoute;
 use crate::access_log::AccessRecord;
@@ -48,7 +48,7 @@ pub(super) fn run(
     shard: Rc<Shard>,
     shares: &ConnectionShares,
     uploads: Rc<PartialMessages>,
-    (head, access): (RequestHead, Option<&Rc<AccessRecord>>),
+    (head, access): (RequestHeaders, Option<&Rc<AccessRecord>>),
     (body, mut respond): (CallBody, Responder),
 ) -> impl Future<Output = CallEnd> + use<> {
     let call_head = begin(&shard, shares, &head, access);
@@ -66,7 +66,7 @@ pub(super) fn run(
                 GrpcStatus::new(GrpcCode::Internal, "internal error")
             }
         };
-        if status::send_status_only(&mut respond, &status).is_err() {
+        if reply::send_status_only(&mut respond, &status).is_err() {
             // The head is out already, or the client is gone: nothing more can be said.
             respond.reset(Reason::INTERNAL_ERROR);
         }
@@ -100,7 +100,7 @@ impl From<GrpcStatus> for CallRefusal {
 fn begin(
     shard: &Shard,
     shares: &ConnectionShares,
-    head: &RequestHead,
+    head: &RequestHeaders,
     access: Option<&Rc<AccessRecord>>,
 ) -> Result<CallHead, CallRefusal> {
     let fields = &head.fields;
@@ -108,7 +108,7 @@ fn begin(
         return Err(CallRefusal::Transport(refusal));
     }
     check_metadata(fields)?;
-    let Some(method) = GrpcMethod::of(path_of(head)) else {
+    let Some(method) = GrpcMethod::of(head.path_text()) else {
         return Err(GrpcStatus::new(GrpcCode::Unimplemented, "unknown method").into());
     };
     let (auth, restrictions) = (&shard.options.auth, &shard.options.grpc_restrictions);
@@ -470,14 +470,14 @@ async fn send(
     coding: Option<ContentCoding>,
     peer_timeout: &mut PeerTimeout,
 ) -> Result<(), CallFailure> {
-    status::send_head(respond, coding)?;
+    reply::send_head(respond, coding)?;
     // The deadline has been met; what counts from here on is that the client takes the bytes.
     peer_timeout.deadline_ns = None;
     if let Err(failure) = send_pieces(respond, budget, pieces, peer_timeout).await {
         respond.reset(Reason::CANCEL);
         return Err(failure);
     }
-    status::send_ok(respond)?;
+    reply::send_ok(respond)?;
     Ok(())
 }
 
@@ -489,7 +489,7 @@ async fn watch(
     respond: &mut Responder,
     deadline_ns: Option<u64>,
 ) -> Result<(), CallFailure> {
-    status::send_head(respond, None)?;
+    reply::send_head(respond, None)?;
     let mut told = None;
     loop {
         let health = readiness::health(shard).await;
@@ -510,7 +510,7 @@ async fn watch(
             None
         };
         if let Some(status) = end {
-            status::send_error(respond, &status)?;
+            reply::send_error(respond, &status)?;
             return Ok(());
         }
         let mut timer = pin!(Timer::after(WATCH_PERIOD));

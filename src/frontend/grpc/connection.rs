@@ -9,11 +9,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use conch_engine::clock;
-use conch_http2::{Accepted, RequestHead};
+use conch_http2::Accepted;
 
 use super::calls::{CallEnd, CallSet};
 use super::goaway::GoawayState;
-use super::settings::{HANDSHAKE_TIMEOUT, REST_AFTER, STALL_TIMEOUT};
+use super::settings::{HANDSHAKE_TIMEOUT, STALL_TIMEOUT};
 use super::transport::{GrpcSocket, Http2, sides};
 use super::uploads::PartialMessages;
 use super::{call, handler};
@@ -51,7 +51,11 @@ async fn serve_calls(mut connection: Box<GrpcConnection>, guard: &ConnectionGuar
         }
         let has_calls = connection.socket.http2().borrow().has_streams();
         guard.note_calls(has_calls, context.waker());
-        connection.poll_rest(&mut calls, context);
+        if !has_calls {
+            // A few small allocations of each call, so that a connection at rest holds little.
+            connection.socket.http2().borrow_mut().rest();
+            calls.rest();
+        }
         connection.poll_timeouts(context)
     })
     .await;
@@ -96,7 +100,6 @@ struct GrpcConnection {
     socket: GrpcSocket,
     /// Until the preface has come.
     introduction: Option<Timer>,
-    rest: RestTimer,
     watch: TimeoutSweep,
     age: MaxAge,
     goaway: GoawayState,
@@ -116,7 +119,6 @@ impl GrpcConnection {
             uploads: Rc::new(PartialMessages::default()),
             socket: GrpcSocket::new(stream, session, options),
             introduction: Some(Timer::after(HANDSHAKE_TIMEOUT)),
-            rest: RestTimer::default(),
             watch: TimeoutSweep::default(),
             age: MaxAge::new(options),
             goaway: GoawayState::None,
@@ -186,15 +188,6 @@ impl GrpcConnection {
         Poll::Pending
     }
 
-    /// Gives back memory when nothing has happened for a while.
-    fn poll_rest(&mut self, calls: &mut CallSet, context: &mut Context<'_>) {
-        let mut http2 = self.socket.http2().borrow_mut();
-        if self.rest.poll(&http2, context).is_ready() {
-            http2.rest();
-            calls.rest();
-        }
-    }
-
     /// Ready when the peer has been silent for too long.
     fn poll_timeouts(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(timer) = &mut self.introduction {
@@ -220,7 +213,7 @@ fn accept(
 ) {
     let Accepted { stream, head } = accepted;
     let sides = sides(http2, stream);
-    let path = path_of(&head);
+    let path = head.path_text();
     let logged = handler::logged(path);
     let delays = shard.options.grpc_delays;
     let access = shard.access_log.record(shares.peer(), ("gRPC", ""), path);
@@ -239,11 +232,6 @@ fn accept(
             calls.push(note_end(access, handler::log(kind, delays, call)));
         }
     }
-}
-
-/// What a call is for; nothing that is known, if it is no text.
-pub(super) fn path_of(head: &RequestHead) -> &str {
-    std::str::from_utf8(&head.path).unwrap_or("")
 }
 
 /// When the connection is to end whatever happens on it.
@@ -289,37 +277,6 @@ fn about(age: Duration) -> Duration {
     let noise = RandomState::new().hash_one(()) % 201;
     let permille = u32::try_from(900 + noise).unwrap_or(1000);
     age.saturating_mul(permille) / 1000
-}
-
-/// When the connection has had no call for a while.
-#[derive(Default)]
-struct RestTimer {
-    timer: Option<Timer>,
-    /// When the last bytes had come before it last rested.
-    rested_ns: u64,
-}
-
-impl RestTimer {
-    /// Ready when the connection begins to rest: once, until more comes. Its timer runs through
-    /// many calls, which cost nothing here.
-    fn poll(&mut self, http2: &Http2, context: &mut Context<'_>) -> Poll<()> {
-        let received_ns = http2.received_ns();
-        if http2.has_streams() || received_ns == self.rested_ns {
-            return Poll::Pending;
-        }
-        let timer = self.timer.get_or_insert_with(|| Timer::after(REST_AFTER));
-        std::task::ready!(Pin::new(timer).poll(context));
-        let until_ns = received_ns.saturating_add(nanoseconds(REST_AFTER));
-        if clock::monotonic_ns() < until_ns {
-            let mut timer = Timer::at(until_ns);
-            let _ = Pin::new(&mut timer).poll(context);
-            self.timer = Some(timer);
-            return Poll::Pending;
-        }
-        self.timer = None;
-        self.rested_ns = received_ns;
-        Poll::Ready(())
-    }
 }
 
 /// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for

@@ -23,6 +23,7 @@ mod method;
 mod peer_timeout;
 mod readiness;
 mod reflection;
+mod reply;
 mod repository;
 mod settings;
 mod shared_memory;

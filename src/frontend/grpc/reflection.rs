@@ -21,7 +21,8 @@ use super::compression::{InflatedLimit, MessageInflater};
 use super::control::decode;
 use super::frame::MessagePrefix;
 use super::peer_timeout::PeerTimeout;
-use super::status::{self, GrpcCode, GrpcStatus};
+use super::reply;
+use super::status::{GrpcCode, GrpcStatus};
 use super::transport::{CallBody, Responder};
 use crate::coding::ContentCoding;
 use crate::shard::{Shard, Timer, yield_now};
@@ -40,7 +41,7 @@ pub(super) async fn serve(
     deadline_ns: Option<u64>,
     respond: &mut Responder,
 ) -> Result<(), CallFailure> {
-    status::send_head(respond, None)?;
+    reply::send_head(respond, None)?;
     let mut questions = ReflectionRequests {
         body,
         coding,
@@ -90,8 +91,8 @@ pub(super) async fn serve(
         }
     };
     match outcome {
-        Ok(()) => status::send_ok(respond)?,
-        Err(CallFailure::Status(status)) => status::send_error(respond, &status)?,
+        Ok(()) => reply::send_ok(respond)?,
+        Err(CallFailure::Status(status)) => reply::send_error(respond, &status)?,
         Err(failure @ CallFailure::Gone) => return Err(failure),
     }
     Ok(())

@@ -15,5 +15,3 @@ pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const CONTROL_MESSAGE_BYTES_MAX: usize = crate::api::CONTROL_BYTES_MAX;
 /// How often a health watch looks.
 pub(super) const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// How long nothing has come when a connection without a call gives back what it does not need.
-pub(super) const REST_AFTER: Duration = Duration::from_secs(1);

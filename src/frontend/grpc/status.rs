@@ -4,13 +4,11 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use conch_engine::{Code as EngineCode, Error};
-use conch_http2::{HeaderField, StreamGone};
+use conch_http2::HeaderField;
 use conch_memory::{BudgetExhausted, OutOfMemory};
 use smallvec::{SmallVec, smallvec};
 
 use crate::auth::{AccessRefusal, AuthError};
-use crate::coding::ContentCoding;
-use crate::grpc::transport::Responder;
 
 /// gRPC status codes that this server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,79 +127,28 @@ impl From<Error> for GrpcStatus {
     }
 }
 
-const CONTENT_TYPE: HeaderField<'_> = HeaderField::repeated(0, "content-type", b"application/grpc");
-const ACCEPT_ENCODING: HeaderField<'_> =
-    HeaderField::repeated(1, "grpc-accept-encoding", b"identity, deflate, gzip");
-const STATUS_OK: HeaderField<'_> = HeaderField::repeated(2, "grpc-status", b"0");
-const HTTP_OK: u16 = 200;
-
 /// A message longer than this is cut in the trailers: peers bound their header lists, commonly at 8
 /// or 16 KiB.
 const MESSAGE_BYTES_MAX: usize = 6 << 10;
 
-type StatusFields<'a> = SmallVec<[HeaderField<'a>; 4]>;
-
-/// Sends the head of an answer that carries messages, compressed with `coding` where they say so.
-///
-/// # Errors
-/// The client has withdrawn the call, or is gone.
-pub(super) fn send_head(
-    respond: &mut Responder,
-    coding: Option<ContentCoding>,
-) -> Result<(), StreamGone> {
-    let mut fields: StatusFields<'_> = smallvec![CONTENT_TYPE, ACCEPT_ENCODING];
-    if let Some(coding) = coding {
-        fields.push(HeaderField::new("grpc-encoding", coding.name().as_bytes()));
-    }
-    respond.send_head(HTTP_OK, &fields, false)
-}
-
-/// Ends a call that succeeded.
-///
-/// # Errors
-/// The client has withdrawn the call, or is gone.
-pub(super) fn send_ok(respond: &mut Responder) -> Result<(), StreamGone> {
-    respond.send_trailers(&[STATUS_OK])
-}
-
-/// Ends a call that failed after its head was sent.
-///
-/// # Errors
-/// The client has withdrawn the call, or is gone.
-pub(super) fn send_error(respond: &mut Responder, status: &GrpcStatus) -> Result<(), StreamGone> {
-    let texts = StatusTexts::of(status);
-    respond.send_trailers(&texts.fields())
-}
-
-/// The whole answer of a call that failed before it sent anything ("trailers-only").
-///
-/// # Errors
-/// The head has been sent, or the client has withdrawn the call, or is gone.
-pub(super) fn send_status_only(
-    respond: &mut Responder,
-    status: &GrpcStatus,
-) -> Result<(), StreamGone> {
-    let texts = StatusTexts::of(status);
-    let mut fields: StatusFields<'_> = smallvec![CONTENT_TYPE, ACCEPT_ENCODING];
-    fields.extend(texts.fields());
-    respond.send_head(HTTP_OK, &fields, true)
-}
+/// The fields of an answer's head, or of its trailers.
+pub(super) type StatusFields<'a> = SmallVec<[HeaderField<'a>; 4]>;
 
 /// A status as its fields have it.
-struct StatusTexts {
+pub(super) struct StatusTexts {
     code: String,
     message: String,
 }
 
 impl StatusTexts {
-    fn of(status: &GrpcStatus) -> StatusTexts {
+    pub(super) fn of(status: &GrpcStatus) -> StatusTexts {
         StatusTexts {
             code: (status.code as u8).to_string(),
             message: percent_encode(&status.message),
         }
     }
 
-    fn fields(&self) -> StatusFields<'_> {
+    pub(super) fn fields(&self) -> StatusFields<'_> {
         let mut fields = smallvec![HeaderField::new("grpc-status", self.code.as_bytes())];
         if !self.message.is_empty() {
             fields.push(HeaderField::new("grpc-message", self.message.as_bytes()));

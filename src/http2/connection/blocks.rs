@@ -1,40 +1,13 @@
-//! Header blocks: a HEADERS frame and the CONTINUATION frames behind it.
+//! Header blocks of the client: requests and trailers.
 
-use super::{Accepted, Connection, ConnectionError, Reason, STREAM_WINDOW_BYTES, STREAMS_MAX};
+use super::limits::{STREAM_WINDOW_BYTES, STREAMS_MAX};
+use super::state::{Accepted, Connection};
+use crate::error::{ConnectionError, Reason};
 use crate::frame::{END_HEADERS, FrameHead, HAS_PRIORITY, HEADERS, STREAM_MASK};
-use crate::head::{ListReader, ListState, RequestHead};
+use crate::head::{ListReader, ListState, RequestHeaders};
 use crate::hpack::HpackError;
 use crate::sinks::BodyReader;
-use crate::stream::Stream;
-
-/// What is kept of a block under way.
-#[derive(Default)]
-pub(super) struct HeaderBlock {
-    /// 0 for none.
-    stream: u32,
-    ends_stream: bool,
-    /// Its priority names itself.
-    depends_on_itself: bool,
-    list: Option<Box<ListReader>>,
-    /// The begin of a field whose end has not come.
-    tail: Vec<u8>,
-}
-
-impl HeaderBlock {
-    pub(super) fn is_open(&self) -> bool {
-        self.stream != 0
-    }
-
-    pub(super) fn is_open_for(&self, stream: u32) -> bool {
-        self.is_open() && self.stream == stream
-    }
-
-    pub(super) fn begin(&mut self, frame: FrameHead) {
-        self.stream = frame.stream;
-        self.ends_stream = frame.ends_stream();
-        self.depends_on_itself = false;
-    }
-}
+use crate::stream::Http2Stream;
 
 impl<R: BodyReader> Connection<R> {
     /// Reads a frame of the block under way.
@@ -150,10 +123,10 @@ impl<R: BodyReader> Connection<R> {
     fn accept(
         &mut self,
         id: u32,
-        head: RequestHead,
+        head: RequestHeaders,
         content_length: Option<u64>,
     ) -> Result<(), ConnectionError> {
-        let mut stream = Stream::new(STREAM_WINDOW_BYTES, self.stream_send_window);
+        let mut stream = Http2Stream::new(STREAM_WINDOW_BYTES, self.stream_send_window);
         stream.content_left = content_length;
         if self.accepted.try_reserve(1).is_err() || self.streams.push(id, stream).is_err() {
             self.push_reset(id, Reason::REFUSED_STREAM);

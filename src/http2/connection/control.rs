@@ -1,45 +1,19 @@
 //! Frames that concern no body: settings, pings, windows, resets.
 
-use super::{Connection, ConnectionError, ERROR_RESETS_MAX, RESET_BEFORE_ACCEPT_MAX, Reason};
-use super::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
+use super::limits::{ERROR_RESETS_MAX, RESET_BEFORE_ACCEPT_MAX};
+use super::position::Route;
+use super::settings::{ENABLE_PUSH, HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE};
+use super::state::Connection;
+use crate::error::{ConnectionError, Reason};
 use crate::frame::{self, ACK, FrameHead, RST_STREAM, SETTINGS};
-use crate::head::LIST_BYTES_MAX;
 use crate::sinks::BodyReader;
 
-const HEADER_TABLE_SIZE: u16 = 1;
-const ENABLE_PUSH: u16 = 2;
-const MAX_CONCURRENT_STREAMS: u16 = 3;
-const INITIAL_WINDOW_SIZE: u16 = 4;
-const MAX_FRAME_SIZE: u16 = 5;
-const MAX_HEADER_LIST_SIZE: u16 = 6;
 /// No window may be larger.
 const WINDOW_BYTES_MAX: i64 = 0x7fff_ffff;
 /// A peer says how large our frames may be within these bounds.
 const FRAME_BYTES: std::ops::RangeInclusive<u32> = 16_384..=16_777_215;
 /// And we make them no larger than this.
 const OUR_FRAME_BYTES_MAX: u32 = 1 << 20;
-
-/// What a connection begins with.
-pub(super) fn our_settings() -> Vec<u8> {
-    let settings = [
-        (MAX_CONCURRENT_STREAMS, STREAMS_MAX as u32),
-        (INITIAL_WINDOW_SIZE, STREAM_WINDOW_BYTES as u32),
-        (MAX_FRAME_SIZE, FRAME_BYTES_MAX as u32),
-        (MAX_HEADER_LIST_SIZE, LIST_BYTES_MAX as u32),
-    ];
-    let head = FrameHead {
-        kind: SETTINGS,
-        flags: 0,
-        stream: 0,
-        length: 6 * settings.len(),
-    };
-    let mut out = head.bytes().to_vec();
-    for (name, value) in settings {
-        out.extend_from_slice(&name.to_be_bytes());
-        out.extend_from_slice(&value.to_be_bytes());
-    }
-    out
-}
 
 impl<R: BodyReader> Connection<R> {
     /// Whether the client has not opened a stream of this number, nor one behind it.
@@ -175,7 +149,7 @@ impl<R: BodyReader> Connection<R> {
         self.accepted_resets += usize::from(is_unaccepted);
         self.push_reset(id, reason);
         self.stop(id, reason);
-        self.reader.route = super::receive::Route::Nobody;
+        self.reader.route = Route::Nobody;
         Ok(())
     }
 

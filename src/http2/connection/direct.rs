@@ -12,13 +12,13 @@ use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
 
-use super::receive::{Position, Route};
-use super::{Connection, ConnectionError};
+use super::limits::EXPECTED_FRAMES_MAX;
+use super::position::{Position, Route};
+use super::state::Connection;
+use crate::error::ConnectionError;
 use crate::frame::{DATA, FRAME_HEAD_BYTES};
 use crate::sinks::{BodyReader, Sink, Sinks};
 
-/// Frames whose heads are expected by one receive.
-pub(super) const EXPECTED_FRAMES_MAX: usize = 15;
 /// Payload that one receive takes.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// A receive of fewer bytes of payload takes what comes behind them as well.

@@ -1,71 +1,14 @@
 //! Frames of the client: where each begins and ends, and the bodies in DATA frames.
 
-use super::{Connection, ConnectionError, FRAME_BYTES_MAX, LARGE_BYTES, Reason};
+use super::limits::{FRAME_BYTES_MAX, LARGE_BYTES};
+use super::position::{Position, Route};
+use super::state::Connection;
+use crate::error::{ConnectionError, Reason};
 use crate::frame::{
     CONTINUATION, DATA, END_HEADERS, FRAME_HEAD_BYTES, FrameHead, GOAWAY, HEADERS, PING, PREFACE,
     PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
 use crate::sinks::BodyReader;
-
-/// What comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Position {
-    /// So many bytes of the preface have come.
-    Preface(usize),
-    Head,
-    /// The payload of the current frame.
-    Payload,
-}
-
-/// Who gets the payload of the current DATA frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    /// The queue of its stream.
-    Queue,
-    /// The reader of its stream.
-    Sink,
-    /// The stream is over.
-    Nobody,
-}
-
-/// How far the client's frames have come.
-pub(super) struct FrameReader {
-    pub(super) position: Position,
-    head: [u8; FRAME_HEAD_BYTES],
-    pub(super) head_len: usize,
-    /// The current frame.
-    pub(super) frame: FrameHead,
-    /// Bytes of its payload that have not come, padding included.
-    pub(super) left: usize,
-    pub(super) route: Route,
-    /// The length of the padding has not come.
-    wants_padding: bool,
-    padding: usize,
-    /// What has come of the payload of a frame other than DATA, if that is not all.
-    partial: Vec<u8>,
-}
-
-impl FrameReader {
-    pub(super) fn new() -> FrameReader {
-        FrameReader {
-            position: Position::Preface(0),
-            head: [0; FRAME_HEAD_BYTES],
-            head_len: 0,
-            frame: FrameHead::default(),
-            left: 0,
-            route: Route::Nobody,
-            wants_padding: false,
-            padding: 0,
-            partial: Vec::new(),
-        }
-    }
-}
-
-impl FrameReader {
-    pub(super) fn has_begun(&self) -> bool {
-        !matches!(self.position, Position::Preface(_))
-    }
-}
 
 impl<R: BodyReader> Connection<R> {
     /// Takes bytes that the client has sent; `now_ns` is monotonic. Requests that they begin are

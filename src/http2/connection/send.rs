@@ -4,15 +4,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::{Connection, Reason};
+use super::state::Connection;
+use crate::error::{Reason, StreamGone};
 use crate::frame::{DATA, END_HEADERS, END_STREAM, FRAME_HEAD_BYTES, FrameHead, HEADERS};
 use crate::hpack::HeaderField;
 use crate::sinks::BodyReader;
 use crate::stream::Sent;
-
-/// The stream was reset, or the connection is over: nothing more can be said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamGone;
 
 /// What a field takes beside its name and value, at most.
 const FIELD_OVERHEAD_BYTES: usize = 16;

@@ -171,6 +171,7 @@ mod tests {
     use super::*;
 
     type Pairs = Vec<(String, String)>;
+    type TextPairs<'a> = &'a [(&'a str, &'a str)];
 
     fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Pairs, HpackError> {
         let mut fields = Vec::new();
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn examples_of_the_specification() {
         let mut decoder = Decoder::new();
-        let table: [(&[u8], &[(&str, &str)]); 3] = [
+        let table: [(&[u8], TextPairs<'_>); 3] = [
             (
                 &[
                     0x82, 0x86, 0x84, 0x41, 0x8c, 0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0,

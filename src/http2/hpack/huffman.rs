@@ -23,7 +23,7 @@ const FAST_BITS: u32 = 8;
 const END: u16 = 256;
 
 /// The code, ordered by length and symbol.
-struct Code {
+struct HuffmanCode {
     symbols: [u16; 257],
     /// By length: the first code, its place among the symbols, and the code behind the last.
     first: [u32; LENGTH_MAX + 1],
@@ -33,10 +33,10 @@ struct Code {
     fast: [(u8, u8); 1 << FAST_BITS],
 }
 
-static CODE: Code = build();
+static CODE: HuffmanCode = build();
 
-const fn build() -> Code {
-    let mut code = Code {
+const fn build() -> HuffmanCode {
+    let mut code = HuffmanCode {
         symbols: [0; 257],
         first: [0; LENGTH_MAX + 1],
         place: [0; LENGTH_MAX + 1],

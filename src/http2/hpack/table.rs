@@ -9,14 +9,14 @@ pub(crate) const FIELD_BYTES: usize = 32;
 /// What a connection has from the start; its settings leave it at that.
 pub(crate) const TABLE_BYTES_MAX: usize = 4096;
 
-struct Entry {
+struct TableEntry {
     /// The name, then the value.
     bytes: Box<[u8]>,
     name_bytes: usize,
 }
 
 pub(crate) struct DynamicTable {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<TableEntry>,
     /// As HPACK counts.
     byte_count: usize,
     byte_limit: usize,
@@ -51,7 +51,7 @@ impl DynamicTable {
         bytes.extend_from_slice(value);
         self.evict(self.byte_limit - cost);
         // Its length is bounded by the table's.
-        self.entries.push_front(Entry {
+        self.entries.push_front(TableEntry {
             bytes: bytes.into_boxed_slice(),
             name_bytes: name.len(),
         });

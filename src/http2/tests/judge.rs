@@ -1,6 +1,6 @@
 //! Random frames, right and wrong, to h2's server and to ours: calls see the same of both, and both
-//! end the same streams, and the connection at the same frame. The reason of that is left to the tests
-//! of rules: h2 has one for most.
+//! end the same streams, and the connection at the same frame. The reason of that is left to the
+//! tests of rules: h2 has one for most.
 //!
 //! What h2 judges otherwise is left out where the specification lets us: see [`random_frames`].
 
@@ -66,8 +66,8 @@ impl AsyncWrite for ScriptEnd {
     }
 }
 
-/// What a server made of a request: its head, its body, how it stands. Fields of one name keep their
-/// order.
+/// What a server made of a request: its head, its body, how it stands. Fields of one name keep
+/// their order.
 #[derive(PartialEq, Eq)]
 struct Seen {
     method: String,

@@ -14,7 +14,7 @@ use crate::frame::{ACK, FRAME_HEAD_BYTES, FrameHead, GOAWAY, PREFACE, RST_STREAM
 use crate::hpack::Decoder;
 use crate::sinks::BodyReader;
 use crate::{
-    Accepted, Connection, ConnectionError, PingPolicy, ReceiveFailure, RequestHead, SinkProgress,
+    Accepted, Connection, ConnectionError, PingPolicy, ReceiveFailure, RequestHeaders, SinkProgress,
 };
 
 /// Bodies begin with their length.
@@ -147,7 +147,7 @@ enum CallState {
 }
 
 struct Call {
-    head: RequestHead,
+    head: RequestHeaders,
     /// Of the body, what has been taken; with a reader, what came before it and behind it.
     prefix: Vec<u8>,
     reader: Option<VecReader>,

@@ -14,7 +14,8 @@ use crate::grpc::body::{CallFailure, send_pieces};
 use crate::grpc::compression::pack;
 use crate::grpc::delays;
 use crate::grpc::peer_timeout::PeerTimeout;
-use crate::grpc::status::{self, GrpcStatus};
+use crate::grpc::reply;
+use crate::grpc::status::GrpcStatus;
 use crate::grpc::trace::{SEND_END, SEND_START, note};
 use crate::grpc::transport::{CallBody, Responder};
 use crate::grpc::uploads::PartialMessages;
@@ -29,10 +30,10 @@ pub(in crate::grpc) async fn serve(
     body: CallBody,
     respond: &mut Responder,
 ) -> Result<(), CallFailure> {
-    status::send_head(respond, terms.compression.outgoing)?;
+    reply::send_head(respond, terms.compression.outgoing)?;
     match run(shard, terms, uploads, body, respond).await {
-        Ok(()) => status::send_ok(respond)?,
-        Err(CallFailure::Status(status)) => status::send_error(respond, &status)?,
+        Ok(()) => reply::send_ok(respond)?,
+        Err(CallFailure::Status(status)) => reply::send_error(respond, &status)?,
         Err(failure @ CallFailure::Gone) => return Err(failure),
     }
     Ok(())
