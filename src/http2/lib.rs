@@ -17,6 +17,8 @@ mod connection;
 mod error;
 mod floods;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod head;
 mod hpack;
 mod outgoing;

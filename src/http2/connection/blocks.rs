@@ -142,16 +142,13 @@ impl<R: BodyReader> Connection<R> {
     /// Fields behind a body, of which none means anything here.
     fn take_trailers(&mut self, id: u32, list: &ListReader) -> Result<(), ConnectionError> {
         let ends_stream = self.block.ends_stream;
-        let Some(stream) = self.streams.get(id) else {
+        let Some(stream) = self.streams.get(id).filter(|stream| stream.reset.is_none()) else {
             // Those of a stream that was over before they came.
             return match list.are_trailers() {
                 true => Ok(()),
                 false => Err(ConnectionError::protocol()),
             };
         };
-        if stream.reset.is_some() {
-            return Ok(());
-        }
         if stream.has_ended {
             return self.reset_for_error(id, Reason::STREAM_CLOSED);
         }

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod client;
+mod corpus;
 mod judge;
 mod rules;
 
