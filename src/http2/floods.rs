@@ -20,40 +20,28 @@ const DATA_BYTES_PER_TOKEN: usize = 256;
 const EMPTY_PADDED_BYTES_MAX: usize = 256;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-const CONTROL: FrameLimit = FrameLimit {
-    burst: 8192,
-    per_second: 2000,
-};
-const SETTINGS_FRAMES: FrameLimit = FrameLimit {
-    burst: 64,
-    per_second: 4,
-};
+const CONTROL_BURST: u32 = 8192;
+const CONTROL_PER_SECOND: u32 = 2000;
+const SETTINGS_BURST: u32 = 64;
+const SETTINGS_PER_SECOND: u32 = 4;
 /// A client that gives up on every call after 2 ms stays below, and so does one that cancels every
 /// second call at any rate.
-const RESETS: FrameLimit = FrameLimit {
-    burst: 2000,
-    per_second: 500,
-};
+const RESETS_BURST: u32 = 2000;
+const RESETS_PER_SECOND: u32 = 500;
 
-#[derive(Clone, Copy, Debug)]
-struct FrameLimit {
-    burst: u32,
-    per_second: u32,
-}
-
+/// Holds `BURST` tokens at most, and gains `PER_SECOND`. Each connection has three for as long as it
+/// is open: what all have in common takes no room.
 #[derive(Debug)]
-struct TokenBucket {
-    limit: FrameLimit,
+struct TokenBucket<const BURST: u32, const PER_SECOND: u32> {
     tokens: u32,
     /// Up to when the time has been turned into tokens.
     refilled_ns: u64,
 }
 
-impl TokenBucket {
-    fn new(limit: FrameLimit, now_ns: u64) -> TokenBucket {
+impl<const BURST: u32, const PER_SECOND: u32> TokenBucket<BURST, PER_SECOND> {
+    fn new(now_ns: u64) -> Self {
         TokenBucket {
-            limit,
-            tokens: limit.burst,
+            tokens: BURST,
             refilled_ns: now_ns,
         }
     }
@@ -69,37 +57,37 @@ impl TokenBucket {
     }
 
     fn refill(&mut self, now_ns: u64) {
-        let ns_per_token = NS_PER_SECOND / u64::from(self.limit.per_second);
+        let ns_per_token = NS_PER_SECOND / u64::from(PER_SECOND);
         let earned = now_ns.saturating_sub(self.refilled_ns) / ns_per_token;
         self.refilled_ns += earned * ns_per_token;
         self.add(u32::try_from(earned).unwrap_or(u32::MAX));
     }
 
     fn add(&mut self, tokens: u32) {
-        self.tokens = self.tokens.saturating_add(tokens).min(self.limit.burst);
+        self.tokens = self.tokens.saturating_add(tokens).min(BURST);
     }
 }
 
 /// What one connection may still send of such frames.
 #[derive(Debug)]
 pub(crate) struct FloodLimits {
-    control: TokenBucket,
-    settings: TokenBucket,
-    resets: TokenBucket,
+    control: TokenBucket<CONTROL_BURST, CONTROL_PER_SECOND>,
+    settings: TokenBucket<SETTINGS_BURST, SETTINGS_PER_SECOND>,
+    resets: TokenBucket<RESETS_BURST, RESETS_PER_SECOND>,
 }
 
 impl FloodLimits {
     pub(crate) fn new(now_ns: u64) -> FloodLimits {
         FloodLimits {
-            control: TokenBucket::new(CONTROL, now_ns),
-            settings: TokenBucket::new(SETTINGS_FRAMES, now_ns),
-            resets: TokenBucket::new(RESETS, now_ns),
+            control: TokenBucket::new(now_ns),
+            settings: TokenBucket::new(now_ns),
+            resets: TokenBucket::new(now_ns),
         }
     }
 
     /// Counts a frame that came. Returns what there were too many of, if the connection is to end.
     pub(crate) fn note_received(&mut self, frame: FrameHead, now_ns: u64) -> Option<&'static str> {
-        let (bucket, words) = match frame.kind {
+        let (has_token, words) = match frame.kind {
             HEADERS => return None,
             DATA => {
                 let is_empty = frame.length == 0 && !frame.ends_stream();
@@ -107,14 +95,14 @@ impl FloodLimits {
                 if !is_empty && !is_padding {
                     return None;
                 }
-                (&mut self.control, "too_many_empty_frames")
+                (self.control.take(now_ns), "too_many_empty_frames")
             }
-            SETTINGS if !frame.is_ack() => (&mut self.settings, "too_many_settings"),
-            RST_STREAM => (&mut self.resets, "too_many_resets"),
-            CONTINUATION => (&mut self.control, "too_many_continuations"),
-            _ => (&mut self.control, "too_many_control_frames"),
+            SETTINGS if !frame.is_ack() => (self.settings.take(now_ns), "too_many_settings"),
+            RST_STREAM => (self.resets.take(now_ns), "too_many_resets"),
+            CONTINUATION => (self.control.take(now_ns), "too_many_continuations"),
+            _ => (self.control.take(now_ns), "too_many_control_frames"),
         };
-        (!bucket.take(now_ns)).then_some(words)
+        (!has_token).then_some(words)
     }
 
     /// A frame was sent to the client.
@@ -160,7 +148,7 @@ mod tests {
     #[test]
     fn floods_end_at_their_burst_and_what_comes_slowly_never() {
         const PRIORITY: u8 = 2;
-        let control = u64::from(CONTROL.burst);
+        let control = u64::from(CONTROL_BURST);
         for (kind, flags, length, burst, words) in [
             (SETTINGS, 0, 0, 64, "too_many_settings"),
             (SETTINGS, ACK, 0, control, "too_many_control_frames"),
@@ -221,6 +209,6 @@ mod tests {
                 .note_received(frame(WINDOW_UPDATE, 0, 4), 0)
                 .is_some()
         });
-        assert_eq!(dribbled, Some(CONTROL.burst as usize));
+        assert_eq!(dribbled, Some(CONTROL_BURST as usize));
     }
 }

@@ -98,8 +98,6 @@ struct GrpcConnection {
     /// The messages of its calls that have arrived in part.
     uploads: Rc<PartialMessages>,
     socket: GrpcSocket,
-    /// Until the preface has come.
-    introduction: Option<Timer>,
     watch: TimeoutSweep,
     age: MaxAge,
     goaway: GoawayState,
@@ -118,7 +116,6 @@ impl GrpcConnection {
             shares,
             uploads: Rc::new(PartialMessages::default()),
             socket: GrpcSocket::new(stream, session, options),
-            introduction: Some(Timer::after(HANDSHAKE_TIMEOUT)),
             watch: TimeoutSweep::default(),
             age: MaxAge::new(options),
             goaway: GoawayState::None,
@@ -136,7 +133,10 @@ impl GrpcConnection {
         if matches!(self.goaway, GoawayState::None)
             && (is_stop_requested
                 || retired.poll(context).is_ready()
-                || self.age.poll(context).is_ready())
+                || self
+                    .age
+                    .poll(&self.shard.options.grpc_connections, context)
+                    .is_ready())
         {
             self.goaway = GoawayState::Requested;
             // Nobody else wakes the connection for this.
@@ -190,13 +190,6 @@ impl GrpcConnection {
 
     /// Ready when the peer has been silent for too long.
     fn poll_timeouts(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(timer) = &mut self.introduction {
-            if self.socket.http2().borrow().has_begun() {
-                self.introduction = None;
-            } else {
-                return Pin::new(timer).poll(context);
-            }
-        }
         let options = &self.shard.options.grpc_connections;
         self.watch.poll(&self.socket, options, context)
     }
@@ -235,39 +228,36 @@ fn accept(
 }
 
 /// When the connection is to end whatever happens on it.
-struct MaxAge {
+enum MaxAge {
+    Unlimited,
     /// Until it is asked to end.
-    whole: Option<Timer>,
-    grace_time: Option<Duration>,
-    /// Until it is ended.
-    grace: Option<Timer>,
+    Whole(Timer),
+    /// Until it is ended, with the calls on it.
+    Grace(Timer),
 }
 
 impl MaxAge {
     fn new(options: &GrpcConnections) -> MaxAge {
-        MaxAge {
-            whole: options.age_max.map(|age| Timer::after(about(age))),
-            grace_time: options.age_grace,
-            grace: None,
-        }
+        let whole = options.age_max.map(|age| Timer::after(about(age)));
+        whole.map_or(MaxAge::Unlimited, MaxAge::Whole)
     }
 
     /// Ready when the connection is to be asked to end: once.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(timer) = &mut self.whole else {
+    fn poll(&mut self, options: &GrpcConnections, context: &mut Context<'_>) -> Poll<()> {
+        let MaxAge::Whole(timer) = self else {
             return Poll::Pending;
         };
         std::task::ready!(Pin::new(timer).poll(context));
-        self.whole = None;
-        self.grace = self.grace_time.map(Timer::after);
+        let grace = options.age_grace.map(Timer::after);
+        *self = grace.map_or(MaxAge::Unlimited, MaxAge::Grace);
         Poll::Ready(())
     }
 
-    /// Ready when the connection is to be dropped, with the calls on it.
+    /// Ready when the connection is to be dropped.
     fn poll_grace(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.grace {
-            Some(timer) => Pin::new(timer).poll(context),
-            None => Poll::Pending,
+        match self {
+            MaxAge::Grace(timer) => Pin::new(timer).poll(context),
+            MaxAge::Unlimited | MaxAge::Whole(_) => Poll::Pending,
         }
     }
 }
@@ -304,8 +294,14 @@ impl TimeoutSweep {
         if poll_since(blocked_ns, STALL_TIMEOUT, &mut self.blocked, context).is_ready() {
             return Poll::Ready(());
         }
-        let block_ns = socket.http2().borrow().block_since_ns();
-        let timeout = options.headers_timeout;
+        let (block_ns, has_begun) = {
+            let http2 = socket.http2().borrow();
+            (http2.block_since_ns(), http2.has_begun())
+        };
+        let timeout = match has_begun {
+            true => options.headers_timeout,
+            false => HANDSHAKE_TIMEOUT,
+        };
         if poll_since(block_ns, timeout, &mut self.block, context).is_ready() {
             return Poll::Ready(());
         }

@@ -146,7 +146,7 @@ impl<R: BodyReader> Connection<R> {
             .streams
             .get(id)
             .is_some_and(|stream| stream.reset.is_none() && stream.handle_count == 0);
-        self.accepted_resets += usize::from(is_unaccepted);
+        self.accepted_resets += u32::from(is_unaccepted);
         self.push_reset(id, reason);
         self.stop(id, reason);
         self.reader.route = Route::Nobody;

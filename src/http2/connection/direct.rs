@@ -183,7 +183,7 @@ impl<R: BodyReader> Connection<R> {
         };
         let frame_length = match is_last {
             true => self.reader.frame.length,
-            false => self.frame_length,
+            false => self.frame_length as usize,
         };
         self.sinks.add(Sink::new(id, reader, frame_length, waker));
         if is_last {
@@ -294,7 +294,8 @@ impl<R: BodyReader> Connection<R> {
             }
             _ => return None,
         };
-        ExpectedFrames::new(&mut self.sinks, stream, left, self.expected_frames)
+        let count = self.expected_frames as usize;
+        ExpectedFrames::new(&mut self.sinks, stream, left, count)
     }
 
     /// Tells what `received` bytes are that came into the places for `expected`.
@@ -347,7 +348,7 @@ impl<R: BodyReader> Connection<R> {
             conch_memory::try_extend(&mut copy, buffers.overflow.get(..rest).unwrap_or(&[]))?;
             return self.feed(&copy);
         }
-        self.expected_frames = (self.expected_frames * 2).clamp(1, EXPECTED_FRAMES_MAX);
+        self.expected_frames = (self.expected_frames * 2).clamp(1, EXPECTED_FRAMES_MAX as u32);
         self.feed(buffers.overflow.get(..rest).unwrap_or(&[]))
     }
 

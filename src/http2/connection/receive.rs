@@ -42,7 +42,10 @@ impl<R: BodyReader> Connection<R> {
         }
         self.reader.position = match seen + own.len() {
             seen if seen < PREFACE.len() => Position::Preface(seen),
-            _ => Position::Head,
+            _ => {
+                self.block_since_ns = 0;
+                Position::Head
+            }
         };
         Ok(rest)
     }
@@ -207,7 +210,7 @@ impl<R: BodyReader> Connection<R> {
                 self.reader.route = Route::Sink;
                 if length < sink.reader.left() {
                     sink.frame_length = length;
-                    self.frame_length = length;
+                    self.frame_length = length as u32;
                 }
                 self.sinks.note_frame(id);
             } else if length > 0 || frame.ends_stream() {

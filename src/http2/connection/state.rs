@@ -37,7 +37,7 @@ pub struct Connection<R: BodyReader> {
     pub(crate) decoder: Decoder,
     pub(crate) accepted: VecDeque<Accepted>,
     /// Of those, how many were reset.
-    pub(crate) accepted_resets: usize,
+    pub(crate) accepted_resets: u32,
     pub(crate) streams: Streams,
     pub(crate) sinks: Sinks<R>,
     /// The highest that the client has opened, or tried to.
@@ -66,16 +66,16 @@ pub struct Connection<R: BodyReader> {
     pub(crate) failure: Option<ConnectionError>,
     pub(crate) floods: FloodLimits,
     pub(crate) strikes: PingStrikes,
-    pub(crate) error_resets: usize,
+    pub(crate) error_resets: u32,
     pub(crate) has_pong: bool,
     /// Monotonic, of the last bytes.
     pub(crate) received_ns: u64,
-    /// Since when a header block has been coming; 0 for none.
+    /// Since when the preface has been coming, or a header block; 0 for neither.
     pub(crate) block_since_ns: u64,
     /// Frames for which a receive has places, at most; see `direct.rs`.
-    pub(crate) expected_frames: usize,
+    pub(crate) expected_frames: u32,
     /// Of the last frame for a reader that was not the last of its body.
-    pub(crate) frame_length: usize,
+    pub(crate) frame_length: u32,
 }
 
 impl<R: BodyReader> Connection<R> {
@@ -108,8 +108,8 @@ impl<R: BodyReader> Connection<R> {
             error_resets: 0,
             has_pong: false,
             received_ns: now_ns,
-            block_since_ns: 0,
-            expected_frames: EXPECTED_FRAMES_MAX,
+            block_since_ns: now_ns.max(1),
+            expected_frames: EXPECTED_FRAMES_MAX as u32,
             frame_length: 0,
         };
         connection.push(&our_settings());
@@ -186,7 +186,7 @@ impl<R: BodyReader> Connection<R> {
         self.received_ns
     }
 
-    /// Since when the headers of a call have been coming; 0 if there are none.
+    /// Since when the preface or the headers of a call have been coming; 0 if there are none.
     pub fn block_since_ns(&self) -> u64 {
         self.block_since_ns
     }
