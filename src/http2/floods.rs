@@ -29,8 +29,8 @@ const SETTINGS_PER_SECOND: u32 = 4;
 const RESETS_BURST: u32 = 2000;
 const RESETS_PER_SECOND: u32 = 500;
 
-/// Holds `BURST` tokens at most, and gains `PER_SECOND`. Each connection has three for as long as it
-/// is open: what all have in common takes no room.
+/// Holds `BURST` tokens at most, and gains `PER_SECOND`. Each connection has three for as long as
+/// it is open: what all have in common takes no room.
 #[derive(Debug)]
 struct TokenBucket<const BURST: u32, const PER_SECOND: u32> {
     tokens: u32,

@@ -78,18 +78,15 @@ impl Wake for CallWaker {
     }
 }
 
-struct ConnectionWaker {
-    ready_list: Arc<ReadyList>,
-}
-
-impl Wake for ConnectionWaker {
+/// As the waker of the connection.
+impl Wake for ReadyList {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         let task = {
-            let mut due = self.ready_list.lock();
+            let mut due = self.lock();
             due.is_connection_due = true;
             due.task.take()
         };
@@ -105,44 +102,45 @@ struct CallSlot {
     waker: Waker,
 }
 
+/// The calls that there are, and places for more.
+#[derive(Default)]
+struct CallTable {
+    slots: Vec<CallSlot>,
+    free: Vec<usize>,
+    /// Reused from round to round.
+    round: Vec<usize>,
+}
+
 /// A set of calls beside a connection.
 pub(super) struct CallSet {
     ready_list: Arc<ReadyList>,
-    slots: Vec<CallSlot>,
-    free: Vec<usize>,
-    connection_waker: Waker,
-    /// Reused from round to round.
-    round: Vec<usize>,
+    /// None until the first call, and while the connection rests.
+    table: Option<Box<CallTable>>,
 }
 
 impl CallSet {
     pub(super) fn new() -> CallSet {
         let ready_list = Arc::new(ReadyList::default());
         ready_list.lock().is_connection_due = true;
-        let connection_waker = Waker::from(Arc::new(ConnectionWaker {
-            ready_list: Arc::clone(&ready_list),
-        }));
         CallSet {
             ready_list,
-            slots: Vec::new(),
-            free: Vec::new(),
-            connection_waker,
-            round: Vec::new(),
+            table: None,
         }
     }
 
     /// Adds a call, which is due at once.
     pub(super) fn push(&mut self, call: impl Future<Output = CallEnd> + 'static) {
         let call: CallFuture = Box::pin(call);
-        let index = match self.free.pop() {
+        let table = self.table.get_or_insert_default();
+        let index = match table.free.pop() {
             Some(index) => {
-                if let Some(slot) = self.slots.get_mut(index) {
+                if let Some(slot) = table.slots.get_mut(index) {
                     slot.call = Some(call);
                 }
                 index
             }
             None => {
-                let index = self.slots.len();
+                let index = table.slots.len();
                 let ready_list = Arc::clone(&self.ready_list);
                 let note = Arc::new(CallWaker {
                     index,
@@ -150,7 +148,7 @@ impl CallSet {
                     ready_list,
                 });
                 let waker = Waker::from(Arc::clone(&note));
-                self.slots.push(CallSlot {
+                table.slots.push(CallSlot {
                     call: Some(call),
                     note,
                     waker,
@@ -158,22 +156,18 @@ impl CallSet {
                 index
             }
         };
-        if let Some(slot) = self.slots.get(index) {
+        if let Some(slot) = table.slots.get(index) {
             slot.note.wake_by_ref();
         }
     }
 
     /// Gives back the memory of calls that are over, if none is left.
     pub(super) fn rest(&mut self) {
-        if self.free.len() < self.slots.len() {
-            return;
+        let is_idle = |table: &mut Box<CallTable>| table.free.len() == table.slots.len();
+        if self.table.take_if(is_idle).is_some() {
+            // A waker of a call that is over may have noted it; there is nothing to look at.
+            self.ready_list.lock().calls = Vec::new();
         }
-        self.slots = Vec::new();
-        self.free = Vec::new();
-        self.round = Vec::new();
-        let mut due = self.ready_list.lock();
-        // A waker of a call that is over may have noted it; there is nothing to look at.
-        due.calls = Vec::new();
     }
 
     /// Makes the connection due in the coming turn.
@@ -192,7 +186,7 @@ impl CallSet {
             self.poll_due_calls();
             let is_connection_due = std::mem::take(&mut self.ready_list.lock().is_connection_due);
             if is_connection_due {
-                let waker = self.connection_waker.clone();
+                let waker = Waker::from(Arc::clone(&self.ready_list));
                 if poll_connection(self, &mut Context::from_waker(&waker)).is_ready() {
                     return Poll::Ready(());
                 }
@@ -208,10 +202,13 @@ impl CallSet {
     }
 
     fn poll_due_calls(&mut self) {
-        let mut round = std::mem::take(&mut self.round);
+        let Some(table) = &mut self.table else {
+            return;
+        };
+        let mut round = std::mem::take(&mut table.round);
         std::mem::swap(&mut round, &mut self.ready_list.lock().calls);
         for index in round.drain(..) {
-            let Some(slot) = self.slots.get_mut(index) else {
+            let Some(slot) = table.slots.get_mut(index) else {
                 continue;
             };
             // From here on a wake notes the call again.
@@ -223,10 +220,10 @@ impl CallSet {
                 .is_ready()
             {
                 slot.call = None;
-                self.free.push(index);
+                table.free.push(index);
             }
         }
-        self.round = round;
+        table.round = round;
     }
 }
 
@@ -239,7 +236,8 @@ mod tests {
     use crate::testing::WakeCount;
 
     fn running(calls: &CallSet) -> usize {
-        calls.slots.len() - calls.free.len()
+        let table = calls.table.as_ref();
+        table.map_or(0, |table| table.slots.len() - table.free.len())
     }
 
     #[derive(Clone, Default)]
@@ -349,10 +347,11 @@ mod tests {
                     .is_pending()
             );
         }
-        assert_eq!((calls.slots.len(), running(&calls)), (1, 0));
-        let late = calls.slots[0].waker.clone();
+        let table = calls.table.as_ref().expect("it had calls");
+        assert_eq!((table.slots.len(), running(&calls)), (1, 0));
+        let late = table.slots[0].waker.clone();
         calls.rest();
-        assert_eq!(calls.slots.capacity(), 0);
+        assert!(calls.table.is_none());
         calls.push(std::future::pending());
         late.wake();
         assert!(

@@ -274,8 +274,9 @@ fn about(age: Duration) -> Duration {
 #[derive(Default)]
 struct TimeoutSweep {
     idle: Option<Timer>,
-    blocked: Option<Timer>,
-    block: Option<Timer>,
+    // Boxed: hardly ever needed.
+    blocked: Option<Box<Timer>>,
+    block: Option<Box<Timer>>,
     /// When the ping that is out was sent; 0 for none.
     pinged_ns: u64,
     /// When it was last let be, because no call was open.
@@ -357,7 +358,7 @@ impl TimeoutSweep {
 fn poll_since(
     since_ns: u64,
     peer_timeout: Duration,
-    timer: &mut Option<Timer>,
+    timer: &mut Option<Box<Timer>>,
     context: &mut Context<'_>,
 ) -> Poll<()> {
     if since_ns == 0 {
@@ -366,8 +367,8 @@ fn poll_since(
     }
     loop {
         let until_ns = since_ns.saturating_add(nanoseconds(peer_timeout));
-        let pending = timer.get_or_insert_with(|| Timer::at(until_ns));
-        if Pin::new(pending).poll(context).is_pending() {
+        let pending = timer.get_or_insert_with(|| Box::new(Timer::at(until_ns)));
+        if Pin::new(&mut **pending).poll(context).is_pending() {
             return Poll::Pending;
         }
         *timer = None;

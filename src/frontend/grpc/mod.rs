@@ -61,6 +61,9 @@ mod tests {
         let call_bytes = bytes_of(call::run);
         assert!(call_bytes <= 1344, "{call_bytes}");
         let connection_bytes = bytes_of(|shard, stream, guard, (), ()| serve(shard, stream, guard));
-        assert!(connection_bytes <= 512, "{connection_bytes}");
+        assert!(connection_bytes <= 192, "{connection_bytes}");
+        // With its counts it fits into 640 bytes.
+        let state_bytes = size_of::<transport::Http2>();
+        assert!(state_bytes <= 616, "{state_bytes}");
     }
 }
