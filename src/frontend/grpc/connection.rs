@@ -230,15 +230,17 @@ fn accept(
 /// When the connection is to end whatever happens on it.
 enum MaxAge {
     Unlimited,
-    /// Until it is asked to end.
-    Whole(Timer),
+    /// Until it is asked to end. Boxed, as few connections have one.
+    Whole(Box<Timer>),
     /// Until it is ended, with the calls on it.
-    Grace(Timer),
+    Grace(Box<Timer>),
 }
 
 impl MaxAge {
     fn new(options: &GrpcConnections) -> MaxAge {
-        let whole = options.age_max.map(|age| Timer::after(about(age)));
+        let whole = options
+            .age_max
+            .map(|age| Box::new(Timer::after(about(age))));
         whole.map_or(MaxAge::Unlimited, MaxAge::Whole)
     }
 
@@ -247,8 +249,8 @@ impl MaxAge {
         let MaxAge::Whole(timer) = self else {
             return Poll::Pending;
         };
-        std::task::ready!(Pin::new(timer).poll(context));
-        let grace = options.age_grace.map(Timer::after);
+        std::task::ready!(Pin::new(&mut **timer).poll(context));
+        let grace = options.age_grace.map(|grace| Box::new(Timer::after(grace)));
         *self = grace.map_or(MaxAge::Unlimited, MaxAge::Grace);
         Poll::Ready(())
     }
@@ -256,7 +258,7 @@ impl MaxAge {
     /// Ready when the connection is to be dropped.
     fn poll_grace(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
-            MaxAge::Grace(timer) => Pin::new(timer).poll(context),
+            MaxAge::Grace(timer) => Pin::new(&mut **timer).poll(context),
             MaxAge::Unlimited | MaxAge::Whole(_) => Poll::Pending,
         }
     }

@@ -27,8 +27,9 @@ use crate::shard::Timer;
 pub(super) enum GoawayState {
     None,
     Requested,
-    Announced(Timer),
-    AwaitingPong(Timer),
+    // Boxed, as for nearly all of its life a connection needs neither.
+    Announced(Box<Timer>),
+    AwaitingPong(Box<Timer>),
     /// The last call has been named; the connection ends when no call is left.
     Draining,
 }
@@ -53,15 +54,15 @@ impl GoawayState {
                 http2.announce_end();
                 Some(match is_idle(http2) {
                     true => send_ping(http2),
-                    false => GoawayState::Announced(Timer::after(GOAWAY_TIMEOUT)),
+                    false => GoawayState::Announced(Box::new(Timer::after(GOAWAY_TIMEOUT))),
                 })
             }
             GoawayState::Announced(timer) => {
-                let is_over = Pin::new(timer).poll(context).is_ready();
+                let is_over = Pin::new(&mut **timer).poll(context).is_ready();
                 is_over.then(|| send_ping(http2))
             }
             GoawayState::AwaitingPong(timer) => {
-                let is_over = http2.take_pong() || Pin::new(timer).poll(context).is_ready();
+                let is_over = http2.take_pong() || Pin::new(&mut **timer).poll(context).is_ready();
                 is_over.then(|| {
                     http2.name_last();
                     GoawayState::Draining
@@ -80,5 +81,5 @@ fn is_idle(http2: &Http2) -> bool {
 
 fn send_ping(http2: &mut Http2) -> GoawayState {
     http2.send_ping();
-    GoawayState::AwaitingPong(Timer::after(GOAWAY_TIMEOUT))
+    GoawayState::AwaitingPong(Box::new(Timer::after(GOAWAY_TIMEOUT)))
 }
