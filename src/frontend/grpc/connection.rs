@@ -148,11 +148,11 @@ impl GrpcConnection {
     /// is over.
     fn poll(&mut self, calls: &mut CallSet, context: &mut Context<'_>) -> Poll<()> {
         self.socket.http2().borrow_mut().begin_turn(context.waker());
-        let was_full = self.socket.http2().borrow().is_queue_full();
-        if was_full && matches!(self.socket.poll_send(context), Poll::Ready(Err(_))) {
+        let http2 = Rc::clone(self.socket.http2());
+        let is_full = http2.borrow().is_queue_full();
+        if is_full && matches!(self.socket.poll_send(context), Poll::Ready(Err(_))) {
             return Poll::Ready(());
         }
-        let http2 = Rc::clone(self.socket.http2());
         let (shard, shares, uploads) = (&self.shard, &self.shares, &self.uploads);
         let received = self.socket.poll_receive(context, |accepted| {
             accept(shard, shares, uploads, &http2, accepted, calls);
@@ -160,10 +160,11 @@ impl GrpcConnection {
         if received.is_ready() {
             return Poll::Ready(());
         }
-        let is_over = {
+        let (was_full, is_over) = {
             let mut http2 = http2.borrow_mut();
+            let was_full = http2.is_queue_full();
             self.goaway.advance(&mut http2, context);
-            self.goaway.is_over(&http2)
+            (was_full, self.goaway.is_over(&http2))
         };
         if is_over {
             return self.socket.poll_close(context).map(|_| ());
@@ -182,7 +183,7 @@ impl GrpcConnection {
             return Poll::Ready(());
         }
         if was_full && !is_full {
-            // Now more can be received.
+            // Receiving stopped for it, and nobody else comes back for the rest.
             context.waker().wake_by_ref();
         }
         Poll::Pending

@@ -1,13 +1,15 @@
 """Frames that cost a client nothing: each kind ends the connection at a bound, and clients that only cancel or ping a lot live on."""
 
 import struct
+import threading
+import time
 import unittest
 
 import wire
 from case import conch_only
 from test_grpc_transport import Base
 
-PRIORITY, ENHANCE_YOUR_CALM = 2, 11
+PRIORITY, ENHANCE_YOUR_CALM, REFUSED_STREAM = 2, 11, 7
 CANCEL = struct.pack(">I", 8)
 LIVE = b"\0\0\0\0\0"
 
@@ -111,6 +113,28 @@ class Floods(Base):
         connection.send(wire.frame(wire.PING, 0, 0, bytes(8)))
         while (got := connection.wait_for(wire.PING, wire.GOAWAY))[0] != wire.PING:
             self.fail(got)
+
+    def test_calls_beyond_the_bound_are_refused_to_the_last(self):
+        """Also those that came while the refusals of others filled the queue, whether the client reads them at once or not."""
+        for more_count, pause_s in ((30_000, 0), (60_000, 0), (200_000, 1)):
+            with self.subTest(more_count):
+                self.refuse_beyond(1024, more_count, pause_s)
+
+    def refuse_beyond(self, open_count, more_count, pause_s):
+        connection = self.connect()
+        connection.link.settimeout(60)
+        connection.send(*(call(2 * index + 1, "ModelStreamInfer") for index in range(open_count)))
+        first = 2 * open_count + 1
+        beyond = b"".join(wire.frame(wire.HEADERS, 4, first + 2 * index, b"\x83\x86\x84") for index in range(more_count))
+        sender = threading.Thread(target=connection.link.sendall, args=(beyond + wire.frame(wire.PING, 0, 0, bytes(8)),))
+        sender.start()
+        self.addCleanup(sender.join)
+        time.sleep(pause_s)
+        refused = 0
+        while (got := connection.wait_for(wire.RST_STREAM, wire.PING, wire.GOAWAY))[0] == wire.RST_STREAM:
+            self.assertEqual((got[2], got[3]), (first + 2 * refused, struct.pack(">I", REFUSED_STREAM)))
+            refused += 1
+        self.assertEqual((got[0], refused), (wire.PING, more_count))
 
 
 if __name__ == "__main__":
