@@ -16,18 +16,11 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// The value of the first field called `name`.
+    /// The value of the first field called `name`, in capitals or not.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let mut fields = self.iter();
         fields
-            .find(|(own, _)| *own == name.as_bytes())
-            .map(|(_, value)| value)
-    }
-
-    /// The values of all fields called `name`.
-    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.iter()
-            .filter(move |(own, _)| *own == name.as_bytes())
+            .find(|(own, _)| own.eq_ignore_ascii_case(name.as_bytes()))
             .map(|(_, value)| value)
     }
 
@@ -322,7 +315,7 @@ mod tests {
         );
         assert_eq!(content_length, Some(12));
         assert_eq!(head.fields.get("a"), Some(&b"1"[..]));
-        assert_eq!(head.fields.get_all("a").count(), 2);
+        assert_eq!(head.fields.get("A"), Some(&b"1"[..]));
         assert_eq!(head.fields.get("nothing"), None);
         let pairs: Vec<_> = head.fields.iter().collect();
         assert_eq!(pairs.len(), 5);

@@ -118,11 +118,12 @@ impl<R: BodyReader> Sink<R> {
         }
     }
 
-    /// Takes bytes that have been received into the room of its reader.
+    /// Takes bytes that have been received into the room of its reader. That goes on behind them
+    /// even if the reader is not to have them, as something else may have come there.
     pub(crate) fn advance(&mut self, count: usize) {
         self.has_progressed = true;
+        let outcome = self.reader.advance(count);
         if self.is_open() {
-            let outcome = self.reader.advance(count);
             self.note_outcome(outcome);
         }
     }

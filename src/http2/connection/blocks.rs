@@ -9,6 +9,10 @@ use crate::hpack::HpackError;
 use crate::sinks::BodyReader;
 use crate::stream::Http2Stream;
 
+/// Why a stream is reset that there is no memory for. REFUSED_STREAM would have the client try again
+/// at once.
+const NO_MEMORY: Reason = Reason::ENHANCE_YOUR_CALM;
+
 impl<R: BodyReader> Connection<R> {
     /// Reads a frame of the block under way.
     pub(super) fn read_block(
@@ -113,7 +117,7 @@ impl<R: BodyReader> Connection<R> {
                 Ok(())
             }
             Err(ListState::OutOfMemory) => {
-                self.push_reset(id, Reason::REFUSED_STREAM);
+                self.push_reset(id, NO_MEMORY);
                 Ok(())
             }
             Err(_) => self.reset_for_error(id, Reason::PROTOCOL_ERROR),
@@ -129,7 +133,7 @@ impl<R: BodyReader> Connection<R> {
         let mut stream = Http2Stream::new(STREAM_WINDOW_BYTES, self.stream_send_window);
         stream.content_left = content_length;
         if self.accepted.try_reserve(1).is_err() || self.streams.push(id, stream).is_err() {
-            self.push_reset(id, Reason::REFUSED_STREAM);
+            self.push_reset(id, NO_MEMORY);
             return Ok(());
         }
         self.accepted.push_back(Accepted { stream: id, head });

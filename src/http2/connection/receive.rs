@@ -274,13 +274,14 @@ impl<R: BodyReader> Connection<R> {
                 None => self.reset_for_error(id, Reason::PROTOCOL_ERROR)?,
             }
         }
+        let sink = self.sinks.get(id);
+        match (self.reader.route, bytes, sink) {
+            (_, None, Some(sink)) => sink.advance(count),
+            (Route::Sink, Some(bytes), Some(sink)) => sink.feed(bytes),
+            _ => {}
+        }
         match self.reader.route {
             Route::Sink => {
-                match (self.sinks.get(id), bytes) {
-                    (Some(sink), Some(bytes)) => sink.feed(bytes),
-                    (Some(sink), None) => sink.advance(count),
-                    (None, _) => {}
-                }
                 self.credit(id, count);
                 Ok(())
             }
