@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use conch_memory::OutOfMemory;
+
 /// Error codes of RST_STREAM and GOAWAY frames; a code that has no name here is kept as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason(pub u32);
@@ -23,6 +25,15 @@ impl Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamGone;
 
+/// Why no more of a body comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFailure {
+    /// The stream was reset, or the connection is over.
+    Gone,
+    /// There was no memory for the next part.
+    OutOfMemory(OutOfMemory),
+}
+
 /// The peer broke a rule, and the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {
@@ -32,6 +43,12 @@ pub struct ConnectionError {
 }
 
 impl ConnectionError {
+    /// There is no memory for a frame.
+    pub(crate) const OUT_OF_MEMORY: ConnectionError = ConnectionError {
+        reason: Reason::INTERNAL_ERROR,
+        words: "out_of_memory",
+    };
+
     pub(crate) const fn new(reason: Reason) -> ConnectionError {
         ConnectionError { reason, words: "" }
     }
@@ -64,11 +81,8 @@ impl fmt::Display for ConnectionError {
 
 impl std::error::Error for ConnectionError {}
 
-impl From<conch_memory::OutOfMemory> for ConnectionError {
-    fn from(_: conch_memory::OutOfMemory) -> ConnectionError {
-        ConnectionError {
-            reason: Reason::INTERNAL_ERROR,
-            words: "out_of_memory",
-        }
+impl From<OutOfMemory> for ConnectionError {
+    fn from(_: OutOfMemory) -> ConnectionError {
+        ConnectionError::OUT_OF_MEMORY
     }
 }

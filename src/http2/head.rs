@@ -1,7 +1,8 @@
 //! The head of a request: what its header block says.
 
-use conch_memory::try_extend;
 use smallvec::SmallVec;
+
+use crate::room;
 
 /// What a list may have, counted as HTTP/2 counts: a field costs 32 bytes beside its own.
 pub const LIST_BYTES_MAX: usize = 64 << 10;
@@ -44,12 +45,11 @@ impl Fields {
 
     /// Appends a field; says whether there was memory for it.
     fn push(&mut self, name: &[u8], value: &[u8]) -> bool {
-        if self.bytes.is_empty() && self.bytes.try_reserve(USUAL_BYTES).is_err() {
-            return false;
+        if self.bytes.is_empty() {
+            self.bytes.reserve(USUAL_BYTES);
         }
-        if self.ends.try_reserve(1).is_err()
-            || try_extend(&mut self.bytes, name).is_err()
-            || try_extend(&mut self.bytes, value).is_err()
+        if room::extend(&mut self.bytes, name).is_err()
+            || room::extend(&mut self.bytes, value).is_err()
         {
             return false;
         }
@@ -198,7 +198,7 @@ impl ListReader {
 
 /// Fills a field that is empty yet.
 fn fill<A: smallvec::Array<Item = u8>>(place: &mut SmallVec<A>, value: &[u8]) -> bool {
-    let is_free = place.is_empty() && place.try_reserve(value.len()).is_ok();
+    let is_free = place.is_empty();
     if is_free {
         place.extend_from_slice(value);
     }

@@ -6,8 +6,9 @@
 //! ([`Connection::poll_receive_direct`]). It follows RFC 9113 and RFC 7541 (HPACK), but for
 //! priorities, which are ignored, and pushed streams, which a server of calls has no use for.
 //!
-//! What a client sends too much of ends its connection, or waits for its windows. All memory whose
-//! size a client determines may be refused by the system: then a stream or the connection ends.
+//! What a client sends too much of ends its connection, or waits for its windows. Memory whose size
+//! a client determines may be refused by the system, unless it is small: then a call learns of it,
+//! or the connection ends.
 //!
 //! Everything here belongs to one thread; nothing blocks, and nothing reads a clock.
 
@@ -23,11 +24,12 @@ mod head;
 mod hpack;
 mod outgoing;
 mod pings;
+mod room;
 mod sinks;
 mod stream;
 
 pub use connection::{Accepted, Connection, ReceiveFailure, SinkProgress};
-pub use error::{ConnectionError, Reason, StreamGone};
+pub use error::{BodyFailure, ConnectionError, Reason, StreamGone};
 pub use head::{Fields, RequestHeaders};
 pub use hpack::HeaderField;
 pub use pings::PingPolicy;

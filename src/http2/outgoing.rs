@@ -8,8 +8,9 @@ use std::io::{self, IoSlice};
 use std::task::{Poll, ready};
 
 use bytes::{Buf, Bytes};
-use conch_memory::try_extend;
 use smallvec::SmallVec;
+
+use crate::room;
 
 /// What waits at most, and a frame more: calls send nothing then, and nothing more is received.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
@@ -52,7 +53,10 @@ impl OutgoingQueue {
 
     /// Keeps a copy of `bytes`. Whether there was memory for it.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
-        self.write(0, |out| try_extend(out, bytes).is_ok())
+        self.write(bytes.len(), |out| {
+            out.extend_from_slice(bytes);
+            true
+        })
     }
 
     /// Has `write` append bytes to those that are copied; at least `byte_count` fit. Whether there
@@ -68,8 +72,7 @@ impl OutgoingQueue {
             self.copied_sent = 0;
         }
         let before = self.copied.len();
-        let has_room = self.pieces.try_reserve(1).is_ok()
-            && conch_memory::try_reserve(&mut self.copied, byte_count).is_ok();
+        let has_room = room::reserve(&mut self.copied, byte_count).is_ok();
         if !has_room || !write(&mut self.copied) {
             self.copied.truncate(before);
             return false;
@@ -88,12 +91,9 @@ impl OutgoingQueue {
         if payload.len() < SHARED_BYTES_MIN {
             return self.push(&payload);
         }
-        let has_room = self.pieces.try_reserve(1).is_ok();
-        if has_room {
-            self.byte_count += payload.len();
-            self.pieces.push_back(Piece::Shared(payload));
-        }
-        has_room
+        self.byte_count += payload.len();
+        self.pieces.push_back(Piece::Shared(payload));
+        true
     }
 
     /// Has `send` send all that waits; it gets the next pieces, and returns how many bytes it has

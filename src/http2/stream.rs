@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use conch_memory::{OutOfMemory, try_reserve};
+use conch_memory::OutOfMemory;
 
 use crate::error::Reason;
+use crate::room;
 
 /// Small parts of a body are joined up to this size, so that their number costs nothing.
 const JOINED_BYTES_MAX: usize = 16 << 10;
@@ -27,6 +28,8 @@ pub(crate) struct Http2Stream {
     /// Parts of the body that nobody has taken.
     queue: VecDeque<Vec<u8>>,
     pub(crate) queued_bytes: usize,
+    /// There was no memory for the part behind them.
+    pub(crate) refused: Option<OutOfMemory>,
     /// What the peer may still send.
     pub(crate) receive_window: i64,
     /// Received and taken; the window has not been opened for it.
@@ -50,6 +53,7 @@ impl Http2Stream {
             reset: None,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            refused: None,
             receive_window,
             taken_bytes: 0,
             send_window,
@@ -83,23 +87,29 @@ impl Http2Stream {
         }
     }
 
-    /// Keeps the next part of the body until it is taken.
-    pub(crate) fn queue(&mut self, bytes: &[u8]) -> Result<(), OutOfMemory> {
+    /// Keeps the next part of the body until it is taken; nothing more is kept once there was no
+    /// memory for one. Whether it is kept.
+    pub(crate) fn queue(&mut self, bytes: &[u8]) -> bool {
+        if self.refused.is_some() {
+            return false;
+        }
         let last = self.queue.back_mut();
-        match last.filter(|last| last.len() + bytes.len() <= JOINED_BYTES_MAX) {
-            Some(last) => conch_memory::try_extend(last, bytes)?,
+        let kept = match last.filter(|last| last.len() + bytes.len() <= JOINED_BYTES_MAX) {
+            Some(last) => room::extend(last, bytes),
             None => {
                 let mut part = Vec::new();
-                try_reserve(&mut part, bytes.len())?;
-                part.extend_from_slice(bytes);
-                if self.queue.try_reserve(1).is_err() {
-                    return Err(OutOfMemory { asked_bytes: 1 });
+                let kept = room::extend(&mut part, bytes);
+                if kept.is_ok() {
+                    self.queue.push_back(part);
                 }
-                self.queue.push_back(part);
+                kept
             }
+        };
+        self.refused = kept.err();
+        if self.refused.is_none() {
+            self.queued_bytes += bytes.len();
         }
-        self.queued_bytes += bytes.len();
-        Ok(())
+        self.refused.is_none()
     }
 
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
@@ -143,8 +153,8 @@ impl Streams {
         self.open.get_mut(place).map(|(_, stream)| &mut **stream)
     }
 
-    pub(crate) fn push(&mut self, id: u32, stream: Box<Http2Stream>) -> Result<(), OutOfMemory> {
-        conch_memory::try_push(&mut self.open, (id, stream))
+    pub(crate) fn push(&mut self, id: u32, stream: Box<Http2Stream>) {
+        self.open.push((id, stream));
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<Box<Http2Stream>> {

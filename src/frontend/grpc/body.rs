@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use conch_http2::StreamGone;
+use conch_http2::{BodyFailure, StreamGone};
 use conch_memory::{Budget, Charge, try_extend, try_push, try_reserve};
 
 use super::compression::{InflateTarget, InflatedLimit, MessageInflater};
@@ -45,6 +45,15 @@ impl From<DirectFailure> for CallFailure {
     }
 }
 
+impl From<BodyFailure> for CallFailure {
+    fn from(failure: BodyFailure) -> CallFailure {
+        match failure {
+            BodyFailure::Gone => CallFailure::Gone,
+            BodyFailure::OutOfMemory(refused) => CallFailure::Status(refused.into()),
+        }
+    }
+}
+
 impl From<StreamGone> for CallFailure {
     fn from(_: StreamGone) -> CallFailure {
         CallFailure::Gone
@@ -58,7 +67,7 @@ async fn next_frame(
 ) -> Result<Option<Bytes>, CallFailure> {
     std::future::poll_fn(|context| match body.poll_next(context) {
         Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
-        Poll::Ready(Some(Err(_))) => Poll::Ready(Err(CallFailure::Gone)),
+        Poll::Ready(Some(Err(failure))) => Poll::Ready(Err(failure.into())),
         Poll::Ready(None) => Poll::Ready(Ok(None)),
         Poll::Pending => peer_timeout.poll(context).map(|status| Err(status.into())),
     })

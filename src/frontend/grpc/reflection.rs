@@ -121,7 +121,7 @@ impl ReflectionRequests {
             let frame = std::future::poll_fn(|context| self.body.poll_next(context)).await;
             match frame {
                 Some(Ok(frame)) => self.rest = frame,
-                Some(Err(_)) => return Err(CallFailure::Gone),
+                Some(Err(failure)) => return Err(failure.into()),
                 None if is_between => return Ok(None),
                 None => return Err(GrpcStatus::unparsable().into()),
             }

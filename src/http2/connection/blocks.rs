@@ -6,6 +6,7 @@ use crate::error::{ConnectionError, Reason};
 use crate::frame::{END_HEADERS, FrameHead, HAS_PRIORITY, HEADERS, STREAM_MASK};
 use crate::head::{ListReader, ListState, RequestHeaders};
 use crate::hpack::HpackError;
+use crate::room;
 use crate::sinks::BodyReader;
 use crate::stream::Http2Stream;
 
@@ -29,7 +30,7 @@ impl<R: BodyReader> Connection<R> {
         let bytes = match tail.is_empty() {
             true => fragment,
             false => {
-                conch_memory::try_extend(&mut tail, fragment)?;
+                room::extend(&mut tail, fragment)?;
                 &tail
             }
         };
@@ -45,15 +46,11 @@ impl<R: BodyReader> Connection<R> {
             HpackError::Malformed => ConnectionError::new(Reason::COMPRESSION_ERROR),
             HpackError::TooManyUpdates => ConnectionError::excess("too_many_table_updates"),
             HpackError::TooLong => ConnectionError::excess("too_long_headers"),
-            HpackError::OutOfMemory => ConnectionError {
-                reason: Reason::INTERNAL_ERROR,
-                words: "out_of_memory",
-            },
         })?;
         if !is_over {
             let rest = bytes.get(used..).unwrap_or(&[]);
             let mut kept = Vec::new();
-            conch_memory::try_extend(&mut kept, rest)?;
+            room::extend(&mut kept, rest)?;
             self.block.tail = kept;
             self.block.list = Some(Box::new(list));
             return Ok(());
@@ -132,10 +129,7 @@ impl<R: BodyReader> Connection<R> {
     ) -> Result<(), ConnectionError> {
         let mut stream = Http2Stream::new(STREAM_WINDOW_BYTES, self.stream_send_window);
         stream.content_left = content_length;
-        if self.accepted.try_reserve(1).is_err() || self.streams.push(id, stream).is_err() {
-            self.push_reset(id, NO_MEMORY);
-            return Ok(());
-        }
+        self.streams.push(id, stream);
         self.accepted.push_back(Accepted { stream: id, head });
         match self.block.ends_stream {
             true => self.end_body(id),

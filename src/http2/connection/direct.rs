@@ -167,10 +167,9 @@ impl<R: BodyReader> Connection<R> {
     /// queued of it and more is to come. Whether it has taken it.
     pub fn offer(&mut self, id: u32, reader: &mut Option<R>, waker: &Waker) -> bool {
         let can_take = self.sinks.has_room()
-            && self
-                .streams
-                .get(id)
-                .is_some_and(|stream| stream.is_receiving() && stream.queued_bytes == 0);
+            && self.streams.get(id).is_some_and(|stream| {
+                stream.is_receiving() && stream.queued_bytes == 0 && stream.refused.is_none()
+            });
         let is_current = self.reader.position == Position::Payload
             && self.reader.frame.kind == DATA
             && self.reader.frame.stream == id;

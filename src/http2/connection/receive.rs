@@ -8,6 +8,7 @@ use crate::frame::{
     CONTINUATION, DATA, END_HEADERS, FRAME_HEAD_BYTES, FrameHead, GOAWAY, HEADERS, PING, PREFACE,
     PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
+use crate::room;
 use crate::sinks::BodyReader;
 
 impl<R: BodyReader> Connection<R> {
@@ -139,7 +140,7 @@ impl<R: BodyReader> Connection<R> {
         } else if reader.left == 0 && reader.partial.is_empty() {
             self.end_payload(own)?;
         } else {
-            conch_memory::try_extend(&mut reader.partial, own)?;
+            room::extend(&mut reader.partial, own)?;
             if reader.left == 0 {
                 let whole = std::mem::take(&mut reader.partial);
                 self.end_payload(&whole)?;
@@ -285,7 +286,10 @@ impl<R: BodyReader> Connection<R> {
                 self.credit(id, count);
                 Ok(())
             }
-            Route::Queue => self.queue_body(id, bytes.unwrap_or(&[])),
+            Route::Queue => {
+                self.queue_body(id, bytes.unwrap_or(&[]));
+                Ok(())
+            }
             Route::Nobody => {
                 self.credit_connection(count);
                 Ok(())
@@ -293,15 +297,17 @@ impl<R: BodyReader> Connection<R> {
         }
     }
 
-    fn queue_body(&mut self, id: u32, bytes: &[u8]) -> Result<(), ConnectionError> {
+    fn queue_body(&mut self, id: u32, bytes: &[u8]) {
         let Some(stream) = self.streams.get(id).filter(|stream| stream.reset.is_none()) else {
             self.credit_connection(bytes.len());
-            return Ok(());
+            return;
         };
-        stream.queue(bytes)?;
+        let is_kept = stream.queue(bytes);
         self.has_large_bodies |= stream.queued_bytes >= LARGE_BYTES;
         stream.wake();
-        Ok(())
+        if !is_kept {
+            self.credit(id, bytes.len());
+        }
     }
 
     /// A DATA frame has come in full.

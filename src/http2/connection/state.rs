@@ -13,7 +13,7 @@ use super::limits::{
 };
 use super::position::FrameReader;
 use super::settings::our_settings;
-use crate::error::{ConnectionError, Reason, StreamGone};
+use crate::error::{BodyFailure, ConnectionError, Reason};
 use crate::floods::FloodLimits;
 use crate::frame::{self, DATA, FrameHead, HEADERS, STREAM_MASK, WINDOW_UPDATE};
 use crate::head::RequestHeaders;
@@ -233,21 +233,24 @@ impl<R: BodyReader> Connection<R> {
     /// The next part of a body; none at its end.
     ///
     /// # Errors
-    /// The stream was reset.
+    /// As [`BodyFailure`] says.
     pub fn poll_body(
         &mut self,
         id: u32,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, StreamGone>>> {
+    ) -> Poll<Option<Result<Bytes, BodyFailure>>> {
         let Some(stream) = self.streams.get(id) else {
-            return Poll::Ready(Some(Err(StreamGone)));
+            return Poll::Ready(Some(Err(BodyFailure::Gone)));
         };
         if stream.reset.is_some() {
-            return Poll::Ready(Some(Err(StreamGone)));
+            return Poll::Ready(Some(Err(BodyFailure::Gone)));
         }
         if let Some(part) = stream.take() {
             self.credit(id, part.len());
             return Poll::Ready(Some(Ok(Bytes::from(part))));
+        }
+        if let Some(refused) = stream.refused {
+            return Poll::Ready(Some(Err(BodyFailure::OutOfMemory(refused))));
         }
         if stream.has_ended {
             return Poll::Ready(None);
@@ -279,8 +282,12 @@ impl<R: BodyReader> Connection<R> {
         self.push(&frame::goaway(self.last_stream, Reason::NO_ERROR.0, ""));
     }
 
-    /// Tells the client why the connection ends.
+    /// Tells the client why the connection ends; but not that there is no memory, as it would take
+    /// streams that have not been seen for those that it may try again at once.
     pub fn end(&mut self, error: ConnectionError) {
+        if error == ConnectionError::OUT_OF_MEMORY {
+            return;
+        }
         let ConnectionError { reason, words } = error;
         self.push(&frame::goaway(self.last_stream, reason.0, words));
     }
@@ -350,10 +357,7 @@ impl<R: BodyReader> Connection<R> {
     }
 
     pub(super) fn fail(&mut self) {
-        self.failure = Some(ConnectionError {
-            reason: Reason::INTERNAL_ERROR,
-            words: "out_of_memory",
-        });
+        self.failure = Some(ConnectionError::OUT_OF_MEMORY);
         self.wake_task();
     }
 

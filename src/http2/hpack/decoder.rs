@@ -104,7 +104,7 @@ impl Decoder {
             Name::Own(name) => {
                 visit(text(name), value);
                 if is_kept {
-                    self.keep(text(name), value)?;
+                    self.table.insert(text(name), value);
                 }
             }
             Name::Known(index) => {
@@ -113,7 +113,7 @@ impl Decoder {
                 if is_kept {
                     // The entry that it is read from may have to leave.
                     let name = SmallVec::<[u8; 64]>::from_slice(name);
-                    self.keep(&name, value)?;
+                    self.table.insert(&name, value);
                 }
             }
         }
@@ -142,11 +142,6 @@ impl Decoder {
                 field.ok_or(HpackError::Malformed)
             }
         }
-    }
-
-    fn keep(&mut self, name: &[u8], value: &[u8]) -> Result<(), HpackError> {
-        let kept = self.table.insert(name, value);
-        kept.map_err(|_| HpackError::OutOfMemory)
     }
 }
 

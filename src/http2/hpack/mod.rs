@@ -21,7 +21,6 @@ pub(crate) enum HpackError {
     TooManyUpdates,
     /// One field is longer than a whole list may be.
     TooLong,
-    OutOfMemory,
 }
 
 /// Why a field cannot be read.

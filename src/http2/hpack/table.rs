@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use conch_memory::OutOfMemory;
-
 /// What a field costs beside its bytes, as HPACK counts.
 pub(crate) const FIELD_BYTES: usize = 32;
 /// What a connection has from the start; its settings leave it at that.
@@ -39,24 +37,20 @@ impl DynamicTable {
 
     /// Takes a field in; others leave until there is room. One that is larger than the table
     /// empties it.
-    pub(crate) fn insert(&mut self, name: &[u8], value: &[u8]) -> Result<(), OutOfMemory> {
+    pub(crate) fn insert(&mut self, name: &[u8], value: &[u8]) {
         let cost = name.len() + value.len() + FIELD_BYTES;
         if cost > self.byte_limit {
             self.evict(0);
-            return Ok(());
+            return;
         }
-        let mut bytes = Vec::new();
-        conch_memory::try_reserve(&mut bytes, name.len() + value.len())?;
-        bytes.extend_from_slice(name);
-        bytes.extend_from_slice(value);
+        // Small, as the table is.
+        let bytes = [name, value].concat();
         self.evict(self.byte_limit - cost);
-        // Its length is bounded by the table's.
         self.entries.push_front(TableEntry {
             bytes: bytes.into_boxed_slice(),
             name_bytes: name.len(),
         });
         self.byte_count += cost;
-        Ok(())
     }
 
     pub(crate) fn set_limit(&mut self, byte_limit: usize) {

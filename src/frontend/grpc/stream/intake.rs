@@ -146,8 +146,8 @@ impl MessageSplitter {
             let is_between = self.open.is_none() && self.prefix.is_empty();
             let (body, has_paused) = (&mut self.body, &mut self.has_paused);
             let frame = std::future::poll_fn(|context| match body.poll_next(context) {
-                Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
-                Poll::Ready(Some(Err(_))) => Poll::Ready(Err(CallFailure::Gone)),
+                Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok::<_, CallFailure>(Some(data))),
+                Poll::Ready(Some(Err(failure))) => Poll::Ready(Err(failure.into())),
                 Poll::Ready(None) => Poll::Ready(Ok(None)),
                 Poll::Pending => {
                     *has_paused = true;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use conch_http2::{HeaderField, Reason, SinkProgress, StreamGone};
+use conch_http2::{BodyFailure, HeaderField, Reason, SinkProgress, StreamGone};
 
 use super::Http2;
 use crate::grpc::infer::{MessageReader, ReadFault};
@@ -57,11 +57,11 @@ pub(in crate::grpc) fn sides(http2: &Rc<RefCell<Http2>>, stream: u32) -> (CallBo
 
 impl CallBody {
     /// The next part; none at the end. Ready with an error if the client has withdrawn the call, or
-    /// is gone.
+    /// is gone, or there is no memory for the part.
     pub(in crate::grpc) fn poll_next(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, StreamGone>>> {
+    ) -> Poll<Option<Result<Bytes, BodyFailure>>> {
         let StreamHandle { http2, stream } = &self.0;
         http2.borrow_mut().poll_body(*stream, context)
     }
