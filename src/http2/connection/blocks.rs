@@ -10,8 +10,8 @@ use crate::room;
 use crate::sinks::BodyReader;
 use crate::stream::Http2Stream;
 
-/// Why a stream is reset that there is no memory for. REFUSED_STREAM would have the client try again
-/// at once.
+/// Why a stream is reset that there is no memory for. REFUSED_STREAM would have the client try
+/// again at once.
 const NO_MEMORY: Reason = Reason::ENHANCE_YOUR_CALM;
 
 impl<R: BodyReader> Connection<R> {
