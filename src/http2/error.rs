@@ -23,11 +23,11 @@ impl Reason {
 
 /// The stream was reset, or the connection is over: nothing more can be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamGone;
+pub struct StreamClosed;
 
 /// Why no more of a body comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyFailure {
+pub enum BodyError {
     /// The stream was reset, or the connection is over.
     Gone,
     /// There was no memory for the next part.

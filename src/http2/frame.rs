@@ -84,14 +84,18 @@ pub(crate) fn short(kind: u8, stream: u32, value: u32) -> [u8; FRAME_HEAD_BYTES 
     [a, b, c, d, e, f, g, h, i, j, k, l, m]
 }
 
-pub(crate) fn ping(payload: [u8; 8], flags: u8) -> Vec<u8> {
+pub(crate) fn ping(payload: [u8; 8], flags: u8) -> [u8; FRAME_HEAD_BYTES + 8] {
     let head = FrameHead {
         kind: PING,
         flags,
         stream: 0,
         length: payload.len(),
     };
-    [&head.bytes()[..], &payload].concat()
+    let mut frame = [0; FRAME_HEAD_BYTES + 8];
+    let (place, rest) = frame.split_at_mut(FRAME_HEAD_BYTES);
+    place.copy_from_slice(&head.bytes());
+    rest.copy_from_slice(&payload);
+    frame
 }
 
 /// The frame that ends a connection, and why.

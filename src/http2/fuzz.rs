@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::frame::PREFACE;
 use crate::{
-    BodyReader, Connection, ConnectionError, HeaderField, PingPolicy, ReceiveFailure, SinkProgress,
+    BodyReader, Connection, ConnectionError, HeaderField, PingPolicy, ReaderProgress, ReceiveError,
 };
 
 /// A reader's body.
@@ -21,7 +21,7 @@ struct FixedReader {
 }
 
 impl BodyReader for FixedReader {
-    type Fault = ();
+    type Error = ();
 
     fn left(&self) -> usize {
         BODY_BYTES - self.filled
@@ -66,8 +66,8 @@ pub fn frames(bytes: &[u8], piece_bytes: usize) {
         return;
     }
     let (whole, whole_bodies) = serve(bytes, bytes.len(), false);
-    for lends_readers in [false, true] {
-        let (pieces, bodies) = serve(bytes, piece_bytes, lends_readers);
+    for attaches_readers in [false, true] {
+        let (pieces, bodies) = serve(bytes, piece_bytes, attaches_readers);
         assert_eq!(pieces, whole);
         // Calls that are reset before they are accepted, together with what ends the connection,
         // are seen only if they do not come at once.
@@ -82,7 +82,7 @@ pub fn frames(bytes: &[u8], piece_bytes: usize) {
 fn serve(
     bytes: &[u8],
     piece_bytes: usize,
-    lends_readers: bool,
+    attaches_readers: bool,
 ) -> (Option<ConnectionError>, Bodies) {
     let pings = PingPolicy {
         interval_min: Duration::from_secs(300),
@@ -106,8 +106,8 @@ fn serve(
             calls.insert(accepted.stream, None);
             bodies.insert(accepted.stream, Vec::new());
         }
-        for (stream, lent) in &mut calls {
-            run_call(&mut http2, *stream, lent, lends_readers, &mut bodies);
+        for (stream, reader) in &mut calls {
+            run_call(&mut http2, *stream, reader, attaches_readers, &mut bodies);
         }
         send(&mut http2);
     }
@@ -138,7 +138,7 @@ fn receive(
             let count = take(&mut [IoSliceMut::new(place)]);
             http2.receive(&place[..count], 1)
         }
-        Some(Poll::Ready(Err(ReceiveFailure::Connection(error)))) => Err(error),
+        Some(Poll::Ready(Err(ReceiveError::Connection(error)))) => Err(error),
         Some(_) => Ok(()),
     }
 }
@@ -147,25 +147,25 @@ fn receive(
 fn run_call(
     http2: &mut Connection<FixedReader>,
     stream: u32,
-    lent: &mut Option<FixedReader>,
-    lends_readers: bool,
+    reader: &mut Option<FixedReader>,
+    attaches_readers: bool,
     bodies: &mut Bodies,
 ) {
     let mut context = Context::from_waker(Waker::noop());
     let body = bodies.entry(stream).or_default();
     loop {
-        if lends_readers {
-            if let SinkProgress::Open { .. } = http2.poll_sink(stream, Waker::noop()) {
+        if attaches_readers {
+            if let ReaderProgress::Open { .. } = http2.poll_reader(stream, Waker::noop()) {
                 return;
             }
-            if let Some((reader, _)) = http2.withdraw(stream) {
+            if let Some((reader, _)) = http2.detach_reader(stream) {
                 body.extend_from_slice(&reader.bytes[..reader.filled]);
             }
-            *lent = Some(FixedReader {
+            *reader = Some(FixedReader {
                 bytes: [0; BODY_BYTES],
                 filled: 0,
             });
-            if http2.offer(stream, lent, Waker::noop()) {
+            if http2.attach_reader(stream, reader, Waker::noop()) {
                 return;
             }
         }

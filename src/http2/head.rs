@@ -2,21 +2,21 @@
 
 use smallvec::SmallVec;
 
-use crate::room;
+use crate::memory;
 
 /// What a list may have, counted as HTTP/2 counts: a field costs 32 bytes beside its own.
 pub const LIST_BYTES_MAX: usize = 64 << 10;
 const FIELD_BYTES: usize = 32;
 
-/// Fields in their order; names are lower-case.
+/// HeaderList in their order; names are lower-case.
 #[derive(Debug, Default)]
-pub struct Fields {
+pub struct HeaderList {
     bytes: Vec<u8>,
     /// Where each name, and each value, ends.
     ends: SmallVec<[(u32, u32); 16]>,
 }
 
-impl Fields {
+impl HeaderList {
     /// The value of the first field called `name`, in capitals or not.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let mut fields = self.iter();
@@ -48,8 +48,8 @@ impl Fields {
         if self.bytes.is_empty() {
             self.bytes.reserve(USUAL_BYTES);
         }
-        if room::extend(&mut self.bytes, name).is_err()
-            || room::extend(&mut self.bytes, value).is_err()
+        if memory::extend(&mut self.bytes, name).is_err()
+            || memory::extend(&mut self.bytes, value).is_err()
         {
             return false;
         }
@@ -59,9 +59,9 @@ impl Fields {
     }
 }
 
-impl FromIterator<(&'static str, &'static str)> for Fields {
-    fn from_iter<I: IntoIterator<Item = (&'static str, &'static str)>>(pairs: I) -> Fields {
-        let mut fields = Fields::default();
+impl FromIterator<(&'static str, &'static str)> for HeaderList {
+    fn from_iter<I: IntoIterator<Item = (&'static str, &'static str)>>(pairs: I) -> HeaderList {
+        let mut fields = HeaderList::default();
         for (name, value) in pairs {
             fields.push(name.as_bytes(), value.as_bytes());
         }
@@ -75,7 +75,7 @@ const USUAL_BYTES: usize = 256;
 /// What a request is for, and its fields.
 #[derive(Debug, Default)]
 pub struct RequestHeaders {
-    pub fields: Fields,
+    pub fields: HeaderList,
     pub method: SmallVec<[u8; 8]>,
     pub path: SmallVec<[u8; 64]>,
 }
@@ -89,7 +89,7 @@ impl RequestHeaders {
 
 /// How a list of fields is to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListState {
+pub(crate) enum HeaderListState {
     Fine,
     /// It has more than [`LIST_BYTES_MAX`].
     TooLong,
@@ -99,20 +99,20 @@ pub(crate) enum ListState {
 }
 
 /// A list under way.
-pub(crate) struct ListReader {
+pub(crate) struct HeaderListBuilder {
     head: RequestHeaders,
-    pub(crate) state: ListState,
+    pub(crate) state: HeaderListState,
     byte_count: usize,
     has_scheme: bool,
     has_authority: bool,
     pub(crate) content_length: Option<u64>,
 }
 
-impl ListReader {
-    pub(crate) fn new() -> ListReader {
-        ListReader {
+impl HeaderListBuilder {
+    pub(crate) fn new() -> HeaderListBuilder {
+        HeaderListBuilder {
             head: RequestHeaders::default(),
-            state: ListState::Fine,
+            state: HeaderListState::Fine,
             byte_count: 0,
             has_scheme: false,
             has_authority: false,
@@ -123,41 +123,41 @@ impl ListReader {
     /// Takes the next field.
     pub(crate) fn take(&mut self, name: &[u8], value: &[u8]) {
         self.byte_count += name.len() + value.len() + FIELD_BYTES;
-        if self.state != ListState::Fine {
+        if self.state != HeaderListState::Fine {
             return;
         }
         if self.byte_count > LIST_BYTES_MAX {
-            self.state = ListState::TooLong;
+            self.state = HeaderListState::TooLong;
         } else if let Err(state) = self.try_take(name, value) {
             self.state = state;
         }
     }
 
-    fn try_take(&mut self, name: &[u8], value: &[u8]) -> Result<(), ListState> {
+    fn try_take(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeaderListState> {
         if let Some(pseudo) = name.strip_prefix(b":") {
             return self.take_pseudo(pseudo, value);
         }
         if !is_name(name) || !is_value(value) || is_of_connection(name, value) {
-            return Err(ListState::Malformed);
+            return Err(HeaderListState::Malformed);
         }
         if name == b"content-length" {
-            let length = parse_length(value).ok_or(ListState::Malformed)?;
+            let length = parse_length(value).ok_or(HeaderListState::Malformed)?;
             if self
                 .content_length
                 .replace(length)
                 .is_some_and(|own| own != length)
             {
-                return Err(ListState::Malformed);
+                return Err(HeaderListState::Malformed);
             }
         }
         match self.head.fields.push(name, value) {
             true => Ok(()),
-            false => Err(ListState::OutOfMemory),
+            false => Err(HeaderListState::OutOfMemory),
         }
     }
 
     /// A field whose name begins with a colon: it stands before all others, and but once.
-    fn take_pseudo(&mut self, name: &[u8], value: &[u8]) -> Result<(), ListState> {
+    fn take_pseudo(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeaderListState> {
         let head = &mut self.head;
         let is_first = match name {
             _ if head.fields.list_bytes() > 0 => false,
@@ -169,18 +169,18 @@ impl ListReader {
         };
         match is_first {
             true => Ok(()),
-            false => Err(ListState::Malformed),
+            false => Err(HeaderListState::Malformed),
         }
     }
 
     /// The head of a request, or why the list is none.
-    pub(crate) fn finish(self) -> Result<(RequestHeaders, Option<u64>), ListState> {
-        if self.state != ListState::Fine {
+    pub(crate) fn finish(self) -> Result<(RequestHeaders, Option<u64>), HeaderListState> {
+        if self.state != HeaderListState::Fine {
             return Err(self.state);
         }
         let head = self.head;
         if head.method.is_empty() || head.path.is_empty() || !self.has_scheme {
-            return Err(ListState::Malformed);
+            return Err(HeaderListState::Malformed);
         }
         Ok((head, self.content_length))
     }
@@ -192,7 +192,7 @@ impl ListReader {
             || !head.path.is_empty()
             || self.has_scheme
             || self.has_authority;
-        self.state == ListState::Fine && !has_pseudo
+        self.state == HeaderListState::Fine && !has_pseudo
     }
 }
 
@@ -255,7 +255,7 @@ fn is_path(path: &[u8]) -> bool {
         && path.iter().all(|byte| *byte > 0x20 && *byte != 0x7f)
 }
 
-/// Fields that say something about an HTTP/1 connection.
+/// HeaderList that say something about an HTTP/1 connection.
 fn is_of_connection(name: &[u8], value: &[u8]) -> bool {
     match name {
         b"te" => value != b"trailers",
@@ -287,8 +287,8 @@ mod tests {
         (":authority", "%2Ftmp%2Fsocket"),
     ];
 
-    fn read(fields: &[(&str, &str)]) -> Result<(RequestHeaders, Option<u64>), ListState> {
-        let mut list = ListReader::new();
+    fn read(fields: &[(&str, &str)]) -> Result<(RequestHeaders, Option<u64>), HeaderListState> {
+        let mut list = HeaderListBuilder::new();
         for (name, value) in fields {
             list.take(name.as_bytes(), value.as_bytes());
         }
@@ -347,25 +347,33 @@ mod tests {
         ] {
             assert_eq!(
                 read(&with(more)).err(),
-                Some(ListState::Malformed),
+                Some(HeaderListState::Malformed),
                 "{more:?}"
             );
         }
         for missing in 0..3 {
             let mut fields = HEAD.to_vec();
             fields.remove(missing);
-            assert_eq!(read(&fields).err(), Some(ListState::Malformed), "{missing}");
+            assert_eq!(
+                read(&fields).err(),
+                Some(HeaderListState::Malformed),
+                "{missing}"
+            );
         }
         for path in ["", "a", "/a b", "/\u{7f}"] {
             let fields = [HEAD[0], HEAD[1], (":path", path)];
-            assert_eq!(read(&fields).err(), Some(ListState::Malformed), "{path:?}");
+            assert_eq!(
+                read(&fields).err(),
+                Some(HeaderListState::Malformed),
+                "{path:?}"
+            );
         }
     }
 
     #[test]
     fn long_lists_are_not_kept() {
         let value = "v".repeat(LIST_BYTES_MAX / 4);
-        let mut list = ListReader::new();
+        let mut list = HeaderListBuilder::new();
         for (name, own) in HEAD {
             list.take(name.as_bytes(), own.as_bytes());
         }
@@ -373,12 +381,12 @@ mod tests {
             list.take(b"a", value.as_bytes());
         }
         assert!(list.head.fields.bytes.len() <= LIST_BYTES_MAX);
-        assert_eq!(list.finish().err(), Some(ListState::TooLong));
+        assert_eq!(list.finish().err(), Some(HeaderListState::TooLong));
     }
 
     #[test]
     fn trailers_have_no_pseudo_fields() {
-        let mut list = ListReader::new();
+        let mut list = HeaderListBuilder::new();
         list.take(b"grpc-status", b"0");
         assert!(list.are_trailers());
         list.take(b":path", b"/");

@@ -22,18 +22,18 @@ mod frame;
 pub mod fuzz;
 mod head;
 mod hpack;
+mod memory;
 mod outgoing;
 mod pings;
-mod room;
-mod sinks;
+mod readers;
 mod stream;
 
-pub use connection::{Accepted, Connection, ReceiveFailure, SinkProgress};
-pub use error::{BodyFailure, ConnectionError, Reason, StreamGone};
-pub use head::{Fields, RequestHeaders};
+pub use connection::{AcceptedRequest, Connection, ReaderProgress, ReceiveError};
+pub use error::{BodyError, ConnectionError, Reason, StreamClosed};
+pub use head::{HeaderList, RequestHeaders};
 pub use hpack::HeaderField;
 pub use pings::PingPolicy;
-pub use sinks::BodyReader;
+pub use readers::BodyReader;
 
 #[cfg(test)]
 mod tests;

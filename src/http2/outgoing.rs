@@ -10,7 +10,7 @@ use std::task::{Poll, ready};
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
-use crate::room;
+use crate::memory;
 
 /// What waits at most, and a frame more: calls send nothing then, and nothing more is received.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
@@ -72,7 +72,7 @@ impl OutgoingQueue {
             self.copied_sent = 0;
         }
         let before = self.copied.len();
-        let has_room = room::reserve(&mut self.copied, byte_count).is_ok();
+        let has_room = memory::reserve(&mut self.copied, byte_count).is_ok();
         if !has_room || !write(&mut self.copied) {
             self.copied.truncate(before);
             return false;

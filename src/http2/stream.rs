@@ -1,4 +1,4 @@
-//! Streams of a connection: one request each, and its answer.
+//! StreamTable of a connection: one request each, and its answer.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -6,14 +6,14 @@ use std::task::Waker;
 use conch_memory::OutOfMemory;
 
 use crate::error::Reason;
-use crate::room;
+use crate::memory;
 
 /// Small parts of a body are joined up to this size, so that their number costs nothing.
 const JOINED_BYTES_MAX: usize = 16 << 10;
 
 /// How far the answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendState {
     Nothing,
     Head,
     End,
@@ -22,7 +22,7 @@ pub(crate) enum Sent {
 pub(crate) struct Http2Stream {
     /// The request has ended.
     pub(crate) has_ended: bool,
-    pub(crate) sent: Sent,
+    pub(crate) sent: SendState,
     /// It was reset, by the peer or by us: nothing more is received or sent.
     pub(crate) reset: Option<Reason>,
     /// Parts of the body that nobody has taken.
@@ -38,8 +38,8 @@ pub(crate) struct Http2Stream {
     pub(crate) send_window: i64,
     /// Of a body whose length its head says.
     pub(crate) content_left: Option<u64>,
-    /// Those who have a part in it.
-    pub(crate) handle_count: u8,
+    /// Somebody has it, who is to release it.
+    pub(crate) is_accepted: bool,
     /// In the list of those that wait for room.
     pub(crate) is_waiting: bool,
     waker: Option<Waker>,
@@ -49,7 +49,7 @@ impl Http2Stream {
     pub(crate) fn new(receive_window: i64, send_window: i64) -> Box<Http2Stream> {
         Box::new(Http2Stream {
             has_ended: false,
-            sent: Sent::Nothing,
+            sent: SendState::Nothing,
             reset: None,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -58,7 +58,7 @@ impl Http2Stream {
             taken_bytes: 0,
             send_window,
             content_left: None,
-            handle_count: 0,
+            is_accepted: false,
             is_waiting: false,
             waker: None,
         })
@@ -66,7 +66,7 @@ impl Http2Stream {
 
     /// Neither side sends anything more.
     pub(crate) fn is_over(&self) -> bool {
-        self.reset.is_some() || self.has_ended && self.sent == Sent::End
+        self.reset.is_some() || self.has_ended && self.sent == SendState::End
     }
 
     /// Its body is being received.
@@ -95,10 +95,10 @@ impl Http2Stream {
         }
         let last = self.queue.back_mut();
         let kept = match last.filter(|last| last.len() + bytes.len() <= JOINED_BYTES_MAX) {
-            Some(last) => room::extend(last, bytes),
+            Some(last) => memory::extend(last, bytes),
             None => {
                 let mut part = Vec::new();
-                let kept = room::extend(&mut part, bytes);
+                let kept = memory::extend(&mut part, bytes);
                 if kept.is_ok() {
                     self.queue.push_back(part);
                 }
@@ -127,12 +127,12 @@ impl Http2Stream {
 
 /// The streams that somebody has a part in, by their numbers, which only grow.
 #[derive(Default)]
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     // Boxed, so that few bytes move when one leaves.
     open: Vec<(u32, Box<Http2Stream>)>,
 }
 
-impl Streams {
+impl StreamTable {
     pub(crate) fn len(&self) -> usize {
         self.open.len()
     }

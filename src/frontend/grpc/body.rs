@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use conch_http2::{BodyFailure, StreamGone};
+use conch_http2::{BodyError, StreamClosed};
 use conch_memory::{Budget, Charge, try_extend, try_push, try_reserve};
 
 use super::compression::{InflateTarget, InflatedLimit, MessageInflater};
@@ -45,17 +45,17 @@ impl From<DirectFailure> for CallFailure {
     }
 }
 
-impl From<BodyFailure> for CallFailure {
-    fn from(failure: BodyFailure) -> CallFailure {
+impl From<BodyError> for CallFailure {
+    fn from(failure: BodyError) -> CallFailure {
         match failure {
-            BodyFailure::Gone => CallFailure::Gone,
-            BodyFailure::OutOfMemory(refused) => CallFailure::Status(refused.into()),
+            BodyError::Gone => CallFailure::Gone,
+            BodyError::OutOfMemory(refused) => CallFailure::Status(refused.into()),
         }
     }
 }
 
-impl From<StreamGone> for CallFailure {
-    fn from(_: StreamGone) -> CallFailure {
+impl From<StreamClosed> for CallFailure {
+    fn from(_: StreamClosed) -> CallFailure {
         CallFailure::Gone
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use conch_engine::clock;
-use conch_http2::{Fields, Reason, RequestHeaders};
+use conch_http2::{HeaderList, Reason, RequestHeaders};
 use conch_log as log;
 use conch_memory::Budget;
 use futures_util::FutureExt;
@@ -148,7 +148,7 @@ fn begin(
 /// carry on the trace of its client, and a record in the access log, which knows one request.
 fn extensions(
     shard: &Shard,
-    fields: &Fields,
+    fields: &HeaderList,
     method: GrpcMethod,
     access: Option<&Rc<AccessRecord>>,
     rights: CallerRights,
@@ -529,7 +529,7 @@ async fn watch(
 }
 
 /// What is no gRPC call at all gets an HTTP status.
-fn refuse_transport(verb: &[u8], fields: &Fields) -> Option<u16> {
+fn refuse_transport(verb: &[u8], fields: &HeaderList) -> Option<u16> {
     if verb != b"POST" {
         return Some(METHOD_NOT_ALLOWED);
     }
@@ -545,7 +545,7 @@ fn refuse_transport(verb: &[u8], fields: &Fields) -> Option<u16> {
 }
 
 /// What a client may say about a call. A field costs 32 bytes beside its own, as HTTP/2 counts.
-fn check_metadata(fields: &Fields) -> Result<(), GrpcStatus> {
+fn check_metadata(fields: &HeaderList) -> Result<(), GrpcStatus> {
     let bytes = fields.list_bytes();
     if bytes <= METADATA_BYTES_MAX {
         return Ok(());
@@ -556,7 +556,7 @@ fn check_metadata(fields: &Fields) -> Result<(), GrpcStatus> {
 }
 
 /// The client's deadline on our clock.
-fn deadline_of(fields: &Fields) -> Result<Option<u64>, GrpcStatus> {
+fn deadline_of(fields: &HeaderList) -> Result<Option<u64>, GrpcStatus> {
     let Some(value) = fields.get("grpc-timeout") else {
         return Ok(None);
     };
@@ -572,7 +572,7 @@ const UNSUPPORTED_MEDIA_TYPE: u16 = 415;
 mod tests {
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &'static str)]) -> Fields {
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderList {
         pairs.iter().copied().collect()
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use conch_engine::truncated;
-use conch_http2::Fields;
+use conch_http2::HeaderList;
 use smallvec::smallvec;
 
 use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, put_prefix};
@@ -31,7 +31,7 @@ impl CallCompression {
     /// # Errors
     /// UNIMPLEMENTED for a compressor that is not known; the answer's head says which are.
     pub(super) fn agree(
-        fields: &Fields,
+        fields: &HeaderList,
         level: CompressionLevel,
     ) -> Result<CallCompression, GrpcStatus> {
         let incoming = match fields.get("grpc-encoding") {
@@ -301,7 +301,7 @@ fn packed(pieces: Pieces, length: usize, coding: ContentCoding) -> Pieces {
 mod tests {
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &'static str)]) -> Fields {
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderList {
         pairs.iter().copied().collect()
     }
 

@@ -9,12 +9,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use conch_engine::clock;
-use conch_http2::Accepted;
+use conch_http2::AcceptedRequest;
 
 use super::calls::{CallEnd, CallSet};
 use super::goaway::GoawayState;
 use super::settings::{HANDSHAKE_TIMEOUT, STALL_TIMEOUT};
-use super::transport::{GrpcSocket, Http2, sides};
+use super::transport::{GrpcSocket, Http2Connection, TurnEnd, sides};
 use super::uploads::PartialMessages;
 use super::{call, handler};
 use crate::access_log::AccessRecord;
@@ -157,8 +157,14 @@ impl GrpcConnection {
         let received = self.socket.poll_receive(context, |accepted| {
             accept(shard, shares, uploads, &http2, accepted, calls);
         });
-        if received.is_ready() {
-            return Poll::Ready(());
+        match received {
+            Poll::Ready(TurnEnd::Refused) => return Poll::Ready(()),
+            // A client may close its side and still read: it gets what is there.
+            Poll::Ready(TurnEnd::Closed) => {
+                let _ = self.socket.poll_send(context);
+                return Poll::Ready(());
+            }
+            Poll::Pending => {}
         }
         let (was_full, is_over) = {
             let mut http2 = http2.borrow_mut();
@@ -201,11 +207,11 @@ fn accept(
     shard: &Rc<Shard>,
     shares: &ConnectionShares,
     uploads: &Rc<PartialMessages>,
-    http2: &Rc<RefCell<Http2>>,
-    accepted: Accepted,
+    http2: &Rc<RefCell<Http2Connection>>,
+    accepted: AcceptedRequest,
     calls: &mut CallSet,
 ) {
-    let Accepted { stream, head } = accepted;
+    let AcceptedRequest { stream, head } = accepted;
     let sides = sides(http2, stream);
     let path = head.path_text();
     let logged = handler::logged(path);
@@ -317,7 +323,7 @@ impl TimeoutSweep {
 
     fn poll_idle(
         &mut self,
-        http2: &mut Http2,
+        http2: &mut Http2Connection,
         time: Duration,
         options: &GrpcConnections,
         context: &mut Context<'_>,

@@ -1,6 +1,6 @@
 //! Metadata of a call that become parameters of its requests.
 
-use conch_http2::Fields;
+use conch_http2::HeaderList;
 
 use crate::forward::{ForwardedHeaders, HeaderCollector, HeaderPattern};
 use crate::http::base64;
@@ -15,7 +15,7 @@ const OWN: [&str; 5] = [
 ];
 
 /// The metadata that match. Values of `-bin` keys are decoded, as every gRPC library does.
-pub(super) fn collect(pattern: &HeaderPattern, fields: &Fields) -> ForwardedHeaders {
+pub(super) fn collect(pattern: &HeaderPattern, fields: &HeaderList) -> ForwardedHeaders {
     let mut collector = HeaderCollector::new(pattern);
     for (name, value) in fields.iter() {
         let Ok(name) = std::str::from_utf8(name) else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use conch_engine::clock;
 
 use super::settings::GOAWAY_TIMEOUT;
-use super::transport::Http2;
+use super::transport::Http2Connection;
 use crate::shard::Timer;
 
 /// How far the connection is on its way to its end, once the shard drains or it is old enough.
@@ -36,19 +36,23 @@ pub(super) enum GoawayState {
 
 impl GoawayState {
     /// Takes the steps that are due.
-    pub(super) fn advance(&mut self, http2: &mut Http2, context: &mut Context<'_>) {
+    pub(super) fn advance(&mut self, http2: &mut Http2Connection, context: &mut Context<'_>) {
         while let Some(next) = self.next(http2, context) {
             *self = next;
         }
     }
 
     /// Whether the connection is to end: it has no call, and neither side wants another.
-    pub(super) fn is_over(&self, http2: &Http2) -> bool {
+    pub(super) fn is_over(&self, http2: &Http2Connection) -> bool {
         let is_named = matches!(self, GoawayState::Draining);
         (is_named || http2.is_client_leaving()) && !http2.has_streams()
     }
 
-    fn next(&mut self, http2: &mut Http2, context: &mut Context<'_>) -> Option<GoawayState> {
+    fn next(
+        &mut self,
+        http2: &mut Http2Connection,
+        context: &mut Context<'_>,
+    ) -> Option<GoawayState> {
         match self {
             GoawayState::Requested => {
                 http2.announce_end();
@@ -74,12 +78,12 @@ impl GoawayState {
 }
 
 /// Whether no call is open and none has been for a while.
-fn is_idle(http2: &Http2) -> bool {
+fn is_idle(http2: &Http2Connection) -> bool {
     let quiet_ns = clock::monotonic_ns().saturating_sub(http2.received_ns());
     !http2.has_streams() && Duration::from_nanos(quiet_ns) >= GOAWAY_TIMEOUT
 }
 
-fn send_ping(http2: &mut Http2) -> GoawayState {
+fn send_ping(http2: &mut Http2Connection) -> GoawayState {
     http2.send_ping();
     GoawayState::AwaitingPong(Box::new(Timer::after(GOAWAY_TIMEOUT)))
 }

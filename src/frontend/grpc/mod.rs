@@ -63,7 +63,7 @@ mod tests {
         let connection_bytes = bytes_of(|shard, stream, guard, (), ()| serve(shard, stream, guard));
         assert!(connection_bytes <= 192, "{connection_bytes}");
         // With its counts it fits into 640 bytes.
-        let state_bytes = size_of::<transport::Http2>();
+        let state_bytes = size_of::<transport::Http2Connection>();
         assert!(state_bytes <= 616, "{state_bytes}");
     }
 }

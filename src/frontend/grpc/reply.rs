@@ -1,6 +1,6 @@
 //! The frames of an answer beside its messages: its head, and its status.
 
-use conch_http2::{HeaderField, StreamGone};
+use conch_http2::{HeaderField, StreamClosed};
 use smallvec::smallvec;
 
 use super::status::{GrpcStatus, StatusFields, StatusTexts};
@@ -20,7 +20,7 @@ const HTTP_OK: u16 = 200;
 pub(super) fn send_head(
     respond: &mut Responder,
     coding: Option<ContentCoding>,
-) -> Result<(), StreamGone> {
+) -> Result<(), StreamClosed> {
     let mut fields: StatusFields<'_> = smallvec![CONTENT_TYPE, ACCEPT_ENCODING];
     if let Some(coding) = coding {
         fields.push(HeaderField::new("grpc-encoding", coding.name().as_bytes()));
@@ -32,7 +32,7 @@ pub(super) fn send_head(
 ///
 /// # Errors
 /// The client has withdrawn the call, or is gone.
-pub(super) fn send_ok(respond: &mut Responder) -> Result<(), StreamGone> {
+pub(super) fn send_ok(respond: &mut Responder) -> Result<(), StreamClosed> {
     respond.send_trailers(&[STATUS_OK])
 }
 
@@ -40,7 +40,7 @@ pub(super) fn send_ok(respond: &mut Responder) -> Result<(), StreamGone> {
 ///
 /// # Errors
 /// The client has withdrawn the call, or is gone.
-pub(super) fn send_error(respond: &mut Responder, status: &GrpcStatus) -> Result<(), StreamGone> {
+pub(super) fn send_error(respond: &mut Responder, status: &GrpcStatus) -> Result<(), StreamClosed> {
     let texts = StatusTexts::of(status);
     respond.send_trailers(&texts.fields())
 }
@@ -52,7 +52,7 @@ pub(super) fn send_error(respond: &mut Responder, status: &GrpcStatus) -> Result
 pub(super) fn send_status_only(
     respond: &mut Responder,
     status: &GrpcStatus,
-) -> Result<(), StreamGone> {
+) -> Result<(), StreamClosed> {
     let texts = StatusTexts::of(status);
     let mut fields: StatusFields<'_> = smallvec![CONTENT_TYPE, ACCEPT_ENCODING];
     fields.extend(texts.fields());

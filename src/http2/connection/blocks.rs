@@ -1,13 +1,13 @@
 //! Header blocks of the client: requests and trailers.
 
 use super::limits::{STREAM_WINDOW_BYTES, STREAMS_MAX};
-use super::state::{Accepted, Connection};
+use super::state::{AcceptedRequest, Connection};
 use crate::error::{ConnectionError, Reason};
 use crate::frame::{END_HEADERS, FrameHead, HAS_PRIORITY, HEADERS, STREAM_MASK};
-use crate::head::{ListReader, ListState, RequestHeaders};
+use crate::head::{HeaderListBuilder, HeaderListState, RequestHeaders};
 use crate::hpack::HpackError;
-use crate::room;
-use crate::sinks::BodyReader;
+use crate::memory;
+use crate::readers::BodyReader;
 use crate::stream::Http2Stream;
 
 /// Why a stream is reset that there is no memory for. REFUSED_STREAM would have the client try
@@ -30,14 +30,14 @@ impl<R: BodyReader> Connection<R> {
         let bytes = match tail.is_empty() {
             true => fragment,
             false => {
-                room::extend(&mut tail, fragment)?;
+                memory::extend(&mut tail, fragment)?;
                 &tail
             }
         };
         // On the stack, unless the block goes on.
         let mut list = match self.block.list.take() {
             Some(list) => *list,
-            None => ListReader::new(),
+            None => HeaderListBuilder::new(),
         };
         let decoded = self
             .decoder
@@ -50,7 +50,7 @@ impl<R: BodyReader> Connection<R> {
         if !is_over {
             let rest = bytes.get(used..).unwrap_or(&[]);
             let mut kept = Vec::new();
-            room::extend(&mut kept, rest)?;
+            memory::extend(&mut kept, rest)?;
             self.block.tail = kept;
             self.block.list = Some(Box::new(list));
             return Ok(());
@@ -92,7 +92,7 @@ impl<R: BodyReader> Connection<R> {
     }
 
     /// A block has come in full: the head of a request, or trailers.
-    fn end_block(&mut self, id: u32, list: ListReader) -> Result<(), ConnectionError> {
+    fn end_block(&mut self, id: u32, list: HeaderListBuilder) -> Result<(), ConnectionError> {
         if id <= self.last_stream {
             return self.take_trailers(id, &list);
         }
@@ -109,11 +109,11 @@ impl<R: BodyReader> Connection<R> {
         }
         match list.finish() {
             Ok((head, content_length)) => self.accept(id, head, content_length),
-            Err(ListState::TooLong) => {
+            Err(HeaderListState::TooLong) => {
                 self.refuse_list(id);
                 Ok(())
             }
-            Err(ListState::OutOfMemory) => {
+            Err(HeaderListState::OutOfMemory) => {
                 self.push_reset(id, NO_MEMORY);
                 Ok(())
             }
@@ -130,15 +130,16 @@ impl<R: BodyReader> Connection<R> {
         let mut stream = Http2Stream::new(STREAM_WINDOW_BYTES, self.stream_send_window);
         stream.content_left = content_length;
         self.streams.push(id, stream);
-        self.accepted.push_back(Accepted { stream: id, head });
+        self.accepted
+            .push_back(AcceptedRequest { stream: id, head });
         match self.block.ends_stream {
             true => self.end_body(id),
             false => Ok(()),
         }
     }
 
-    /// Fields behind a body, of which none means anything here.
-    fn take_trailers(&mut self, id: u32, list: &ListReader) -> Result<(), ConnectionError> {
+    /// HeaderList behind a body, of which none means anything here.
+    fn take_trailers(&mut self, id: u32, list: &HeaderListBuilder) -> Result<(), ConnectionError> {
         let ends_stream = self.block.ends_stream;
         let Some(stream) = self.streams.get(id).filter(|stream| stream.reset.is_none()) else {
             // Those of a stream that was over before they came.
@@ -153,8 +154,8 @@ impl<R: BodyReader> Connection<R> {
         if !ends_stream || !list.are_trailers() {
             return self.reset_for_error(id, Reason::PROTOCOL_ERROR);
         }
-        if let Some(sink) = self.sinks.get(id) {
-            sink.close();
+        if let Some(attached) = self.readers.get(id) {
+            attached.close();
         }
         self.end_body(id)
     }

@@ -1,12 +1,12 @@
 //! Frames that concern no body: settings, pings, windows, resets.
 
 use super::limits::{ERROR_RESETS_MAX, RESET_BEFORE_ACCEPT_MAX};
-use super::position::Route;
+use super::position::DataRoute;
 use super::settings::{ENABLE_PUSH, HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE};
 use super::state::Connection;
 use crate::error::{ConnectionError, Reason};
 use crate::frame::{self, ACK, FrameHead, RST_STREAM, SETTINGS};
-use crate::sinks::BodyReader;
+use crate::readers::BodyReader;
 
 /// No window may be larger.
 const WINDOW_BYTES_MAX: i64 = 0x7fff_ffff;
@@ -22,13 +22,18 @@ impl<R: BodyReader> Connection<R> {
     }
 
     pub(super) fn take_settings(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
+        let mut stream_window = None;
         let (settings, _) = payload.as_chunks::<6>();
         for [a, b, value @ ..] in settings {
             let (name, value) = (u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value));
             match name {
                 HEADER_TABLE_SIZE => self.encoder.set_table_limit(value as usize),
                 ENABLE_PUSH if value > 1 => return Err(ConnectionError::protocol()),
-                INITIAL_WINDOW_SIZE => self.set_stream_window(value)?,
+                INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_BYTES_MAX => {
+                    return Err(ConnectionError::new(Reason::FLOW_CONTROL_ERROR));
+                }
+                // Once per frame, as it concerns all streams.
+                INITIAL_WINDOW_SIZE => stream_window = Some(value),
                 MAX_FRAME_SIZE if !FRAME_BYTES.contains(&value) => {
                     return Err(ConnectionError::protocol());
                 }
@@ -37,6 +42,9 @@ impl<R: BodyReader> Connection<R> {
                 }
                 _ => {}
             }
+        }
+        if let Some(value) = stream_window {
+            self.set_stream_window(value)?;
         }
         let head = FrameHead {
             kind: SETTINGS,
@@ -50,17 +58,13 @@ impl<R: BodyReader> Connection<R> {
 
     /// The window of new streams, by which those of all others move as well.
     fn set_stream_window(&mut self, value: u32) -> Result<(), ConnectionError> {
-        let error = ConnectionError::new(Reason::FLOW_CONTROL_ERROR);
         let window = i64::from(value);
-        if window > WINDOW_BYTES_MAX {
-            return Err(error);
-        }
         let change = window - self.stream_send_window;
         self.stream_send_window = window;
         for (_, stream) in self.streams.iter_mut() {
             stream.send_window += change;
             if stream.send_window > WINDOW_BYTES_MAX {
-                return Err(error);
+                return Err(ConnectionError::new(Reason::FLOW_CONTROL_ERROR));
             }
             if change > 0 {
                 stream.wake();
@@ -118,7 +122,7 @@ impl<R: BodyReader> Connection<R> {
         let is_accepted = self
             .streams
             .get(id)
-            .map(|stream| stream.reset.is_some() || stream.handle_count > 0);
+            .map(|stream| stream.reset.is_some() || stream.is_accepted);
         self.stop(id, Reason(number(payload)));
         if is_accepted == Some(false) {
             self.accepted_resets += 1;
@@ -145,11 +149,11 @@ impl<R: BodyReader> Connection<R> {
         let is_unaccepted = self
             .streams
             .get(id)
-            .is_some_and(|stream| stream.reset.is_none() && stream.handle_count == 0);
+            .is_some_and(|stream| stream.reset.is_none() && !stream.is_accepted);
         self.accepted_resets += u32::from(is_unaccepted);
         self.push_reset(id, reason);
         self.stop(id, reason);
-        self.reader.route = Route::Nobody;
+        self.frames.route = DataRoute::Nobody;
         Ok(())
     }
 
@@ -161,8 +165,8 @@ impl<R: BodyReader> Connection<R> {
         stream.reset = Some(reason);
         let queued = stream.clear_queue();
         stream.wake();
-        if let Some(sink) = self.sinks.get(id) {
-            sink.close();
+        if let Some(attached) = self.readers.get(id) {
+            attached.close();
         }
         self.credit_connection(queued);
     }

@@ -13,11 +13,11 @@ use std::task::{Poll, Waker};
 use smallvec::SmallVec;
 
 use super::limits::EXPECTED_FRAMES_MAX;
-use super::position::{Position, Route};
+use super::position::{DataRoute, FramePosition};
 use super::state::Connection;
 use crate::error::ConnectionError;
 use crate::frame::{DATA, FRAME_HEAD_BYTES};
-use crate::sinks::{BodyReader, Sink, Sinks};
+use crate::readers::{AttachedReader, AttachedReaders, BodyReader};
 
 /// Payload that one receive takes.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
@@ -28,26 +28,26 @@ const OVERFLOW_BYTES: usize = 8 << 10;
 
 /// Why nothing more can be received.
 #[derive(Debug)]
-pub enum ReceiveFailure {
+pub enum ReceiveError {
     Io(io::Error),
     Connection(ConnectionError),
 }
 
-impl From<io::Error> for ReceiveFailure {
-    fn from(error: io::Error) -> ReceiveFailure {
-        ReceiveFailure::Io(error)
+impl From<io::Error> for ReceiveError {
+    fn from(error: io::Error) -> ReceiveError {
+        ReceiveError::Io(error)
     }
 }
 
-impl From<ConnectionError> for ReceiveFailure {
-    fn from(error: ConnectionError) -> ReceiveFailure {
-        ReceiveFailure::Connection(error)
+impl From<ConnectionError> for ReceiveError {
+    fn from(error: ConnectionError) -> ReceiveError {
+        ReceiveError::Connection(error)
     }
 }
 
 /// How a reader stands that the connection has.
 #[derive(Debug, PartialEq, Eq)]
-pub enum SinkProgress {
+pub enum ReaderProgress {
     Open {
         /// Since the last look.
         has_progressed: bool,
@@ -77,44 +77,44 @@ impl ExpectedFrames {
     /// `left` bytes of a frame of `stream` are to come, then up to `count` frames. None without a
     /// stream that is expected.
     fn new<R: BodyReader>(
-        sinks: &mut Sinks<R>,
+        readers: &mut AttachedReaders<R>,
         stream: u32,
         left: usize,
         count: usize,
     ) -> Option<ExpectedFrames> {
-        let sink = sinks.get(stream)?;
-        if !sink.is_open() || sink.reader.direct_left() == 0 {
+        let attached = readers.get(stream)?;
+        if !attached.is_open() || attached.reader.direct_left() == 0 {
             return None;
         }
         let mut room = RECEIVED_BYTES_MAX;
         let first = ExpectedPayload {
             stream,
-            length: left.min(sink.reader.direct_left()).min(room),
+            length: left.min(attached.reader.direct_left()).min(room),
         };
-        sink.expected_bytes = first.length;
+        attached.expected_bytes = first.length;
         room -= first.length;
         let mut frames = SmallVec::new();
         let mut next = match left {
             0 => Some(stream),
-            _ => sinks.follower_of(stream),
+            _ => readers.follower_of(stream),
         };
         let mut has_overflow = first.length < left;
         while first.length == left && frames.len() < count {
-            let expected = next.and_then(|stream| Some((stream, sinks.get(stream)?)));
-            let Some((stream, sink)) = expected else {
+            let expected = next.and_then(|stream| Some((stream, readers.get(stream)?)));
+            let Some((stream, attached)) = expected else {
                 has_overflow = true;
                 break;
             };
-            if sink.frame_length > room {
+            if attached.frame_length > room {
                 break;
             }
-            let Some(length) = sink.expect_frame() else {
+            let Some(length) = attached.expect_frame() else {
                 has_overflow = true;
                 break;
             };
             frames.push(ExpectedPayload { stream, length });
             room -= length;
-            next = sinks.follower_of(stream);
+            next = readers.follower_of(stream);
         }
         let mut expected = ExpectedFrames {
             first,
@@ -165,59 +165,55 @@ type BodyRooms<'a> = SmallVec<[(u32, &'a mut [u8]); 4]>;
 impl<R: BodyReader> Connection<R> {
     /// Gives the connection a reader for the rest of a body, if the call has taken all that is
     /// queued of it and more is to come. Whether it has taken it.
-    pub fn offer(&mut self, id: u32, reader: &mut Option<R>, waker: &Waker) -> bool {
-        let can_take = self.sinks.has_room()
+    pub fn attach_reader(&mut self, id: u32, reader: &mut Option<R>, waker: &Waker) -> bool {
+        let can_take = self.readers.has_room()
             && self.streams.get(id).is_some_and(|stream| {
                 stream.is_receiving() && stream.queued_bytes == 0 && stream.refused.is_none()
             });
-        let is_current = self.reader.position == Position::Payload
-            && self.reader.frame.kind == DATA
-            && self.reader.frame.stream == id;
-        let is_last = self.reader.frame.kind == DATA && self.reader.frame.stream == id;
+        let is_current = self.frames.is_in_data_of(id);
+        let is_last = self.frames.frame.kind == DATA && self.frames.frame.stream == id;
         let fits = |reader: &R| {
-            !is_current || !self.reader.frame.is_padded() && self.reader.left <= reader.left()
+            !is_current || !self.frames.frame.is_padded() && self.frames.left <= reader.left()
         };
         let Some(reader) = reader.take_if(|reader| can_take && fits(reader)) else {
             return false;
         };
         let frame_length = match is_last {
-            true => self.reader.frame.length,
+            true => self.frames.frame.length,
             false => self.frame_length as usize,
         };
-        self.sinks.add(Sink::new(id, reader, frame_length, waker));
+        self.readers
+            .add(AttachedReader::new(id, reader, frame_length, waker));
         if is_last {
-            self.sinks.note_frame(id);
+            self.readers.note_frame(id);
         }
         if is_current {
-            self.reader.route = Route::Sink;
+            self.frames.route = DataRoute::Reader;
         }
         true
     }
 
     /// How the reader of a stream stands; `waker` is woken when it is closed.
-    pub fn poll_sink(&mut self, id: u32, waker: &Waker) -> SinkProgress {
-        match self.sinks.get(id) {
-            Some(sink) if sink.is_open() => {
-                sink.waker.clone_from(waker);
-                SinkProgress::Open {
-                    has_progressed: sink.take_progress(),
+    pub fn poll_reader(&mut self, id: u32, waker: &Waker) -> ReaderProgress {
+        match self.readers.get(id) {
+            Some(attached) if attached.is_open() => {
+                attached.waker.clone_from(waker);
+                ReaderProgress::Open {
+                    has_progressed: attached.take_progress(),
                 }
             }
-            _ => SinkProgress::Closed,
+            _ => ReaderProgress::Closed,
         }
     }
 
-    /// Gives a call its reader back, and what was wrong with the body; none if the connection has
+    /// Gives a call its reader back, and why it takes no more, if so; none if the connection has
     /// none.
-    pub fn withdraw(&mut self, id: u32) -> Option<(R, Option<R::Fault>)> {
-        let sink = self.sinks.remove(id)?;
-        let is_current = self.reader.position == Position::Payload
-            && self.reader.frame.kind == DATA
-            && self.reader.frame.stream == id;
-        if is_current && self.reader.route == Route::Sink {
-            self.reader.route = Route::Queue;
+    pub fn detach_reader(&mut self, id: u32) -> Option<(R, Option<R::Error>)> {
+        let attached = self.readers.remove(id)?;
+        if self.frames.is_in_data_of(id) && self.frames.route == DataRoute::Reader {
+            self.frames.route = DataRoute::Queue;
         }
-        Some((sink.reader, sink.fault))
+        Some((attached.reader, attached.fault))
     }
 
     /// Has `receive` receive into places for what is expected next, if that is part of bodies that
@@ -230,21 +226,21 @@ impl<R: BodyReader> Connection<R> {
         &mut self,
         now: impl FnOnce() -> u64,
         receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>>,
-    ) -> Option<Poll<Result<usize, ReceiveFailure>>> {
+    ) -> Option<Poll<Result<usize, ReceiveError>>> {
         let mut expected = self.expect()?;
-        let head_missing = FRAME_HEAD_BYTES - self.reader.head_len;
+        let head_missing = FRAME_HEAD_BYTES - self.frames.head_len;
         let mut buffers = DirectBuffers {
             heads: [[0; FRAME_HEAD_BYTES]; EXPECTED_FRAMES_MAX],
             overflow: [0; OVERFLOW_BYTES],
         };
-        let mut faults: SmallVec<[(u32, R::Fault); 1]> = SmallVec::new();
+        let mut faults: SmallVec<[(u32, R::Error); 1]> = SmallVec::new();
         let mut rooms = BodyRooms::new();
-        for sink in self.sinks.iter_mut() {
-            let (stream, bytes) = (sink.stream, sink.expected_bytes);
+        for attached in self.readers.iter_mut() {
+            let (stream, bytes) = (attached.stream, attached.expected_bytes);
             if bytes == 0 {
                 continue;
             }
-            match sink.reader.room(bytes) {
+            match attached.reader.room(bytes) {
                 Ok(room) => rooms.push((stream, room)),
                 Err(fault) => faults.push((stream, fault)),
             }
@@ -258,22 +254,22 @@ impl<R: BodyReader> Connection<R> {
         let outcome = receive(&mut places(&expected, rooms, &mut buffers, head_missing));
         for (stream, fault) in faults {
             // The call ends; what comes for it goes nowhere.
-            if let Some(sink) = self.sinks.get(stream) {
-                sink.fail(fault);
+            if let Some(attached) = self.readers.get(stream) {
+                attached.fail(fault);
             }
         }
         let outcome = match outcome {
             Poll::Ready(Ok(received)) => {
                 self.received_ns = now();
                 let taken = self.take_received(received, &expected, &buffers);
-                Poll::Ready(taken.map(|()| received).map_err(ReceiveFailure::from))
+                Poll::Ready(taken.map(|()| received).map_err(ReceiveError::from))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
             Poll::Pending => Poll::Pending,
         };
-        for sink in self.sinks.iter_mut() {
-            if sink.expected_bytes > 0 {
-                sink.reader.trim();
+        for attached in self.readers.iter_mut() {
+            if attached.expected_bytes > 0 {
+                attached.reader.trim();
             }
         }
         Some(outcome)
@@ -281,20 +277,20 @@ impl<R: BodyReader> Connection<R> {
 
     /// What the next receive is prepared for; none if no part of a body with a reader is expected.
     fn expect(&mut self) -> Option<ExpectedFrames> {
-        for sink in self.sinks.iter_mut() {
-            sink.expected_bytes = 0;
+        for attached in self.readers.iter_mut() {
+            attached.expected_bytes = 0;
         }
-        let (stream, left) = match self.reader.position {
-            Position::Head if !self.block.is_open() => (self.sinks.first_follower()?, 0),
-            Position::Payload
-                if self.reader.frame.kind == DATA && self.reader.route == Route::Sink =>
+        let (stream, left) = match self.frames.position {
+            FramePosition::Head if !self.block.is_open() => (self.readers.first_follower()?, 0),
+            FramePosition::Payload
+                if self.frames.frame.kind == DATA && self.frames.route == DataRoute::Reader =>
             {
-                (self.reader.frame.stream, self.reader.left)
+                (self.frames.frame.stream, self.frames.left)
             }
             _ => return None,
         };
         let count = self.expected_frames as usize;
-        ExpectedFrames::new(&mut self.sinks, stream, left, count)
+        ExpectedFrames::new(&mut self.readers, stream, left, count)
     }
 
     /// Tells what `received` bytes are that came into the places for `expected`.
@@ -315,17 +311,17 @@ impl<R: BodyReader> Connection<R> {
             if rest == 0 {
                 return Ok(());
             }
-            let missing = FRAME_HEAD_BYTES - self.reader.head_len;
+            let missing = FRAME_HEAD_BYTES - self.frames.head_len;
             let came = head.get(..rest.min(missing)).unwrap_or(&[]);
             rest -= came.len();
             self.head(came)?;
             if came.len() < missing {
                 return Ok(());
             }
-            let is_expected = self.reader.position == Position::Payload
-                && self.reader.frame.kind == DATA
-                && self.reader.route == Route::Sink
-                && (self.reader.frame.stream, self.reader.left) == (payload.stream, payload.length);
+            let is_expected = self.frames.position == FramePosition::Payload
+                && self.frames.frame.kind == DATA
+                && self.frames.route == DataRoute::Reader
+                && (self.frames.frame.stream, self.frames.left) == (payload.stream, payload.length);
             if is_expected {
                 let came = rest.min(payload.length);
                 rest -= came;
@@ -354,7 +350,7 @@ impl<R: BodyReader> Connection<R> {
     /// The next `count` bytes of the current frame lie in the room of its reader.
     fn take_direct(&mut self, count: usize) -> Result<(), ConnectionError> {
         self.take_body(count, None)?;
-        match self.reader.left {
+        match self.frames.left {
             0 => self.end_data(),
             _ => Ok(()),
         }
@@ -370,10 +366,10 @@ impl<R: BodyReader> Connection<R> {
     ) -> Result<usize, ConnectionError> {
         let came = rest.min(payload.length);
         if came > 0
-            && let Some(sink) = self.sinks.get(payload.stream)
+            && let Some(attached) = self.readers.get(payload.stream)
         {
             let offset = spare.take(payload);
-            let bytes = sink.reader.spare().get(offset..offset + came);
+            let bytes = attached.reader.spare().get(offset..offset + came);
             conch_memory::try_extend(copy, bytes.unwrap_or(&[]))?;
         }
         Ok(rest - came)

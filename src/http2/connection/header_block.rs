@@ -1,7 +1,7 @@
 //! A header block under way: a HEADERS frame and the CONTINUATION frames behind it.
 
 use crate::frame::FrameHead;
-use crate::head::ListReader;
+use crate::head::HeaderListBuilder;
 
 /// What is kept of a block under way.
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub(crate) struct HeaderBlock {
     pub(super) ends_stream: bool,
     /// Its priority names itself.
     pub(super) depends_on_itself: bool,
-    pub(super) list: Option<Box<ListReader>>,
+    pub(super) list: Option<Box<HeaderListBuilder>>,
     /// The begin of a field whose end has not come.
     pub(super) tail: Vec<u8>,
 }

@@ -12,9 +12,9 @@ pub(crate) const FIRST_WINDOW_BYTES: i64 = 65_535;
 /// they are whole.
 pub(crate) const FRAME_BYTES_MAX: usize = 64 << 10;
 pub(crate) const STREAMS_MAX: usize = 1024;
-/// Streams reset by the client before they were accepted: "rapid reset".
+/// StreamTable reset by the client before they were accepted: "rapid reset".
 pub(crate) const RESET_BEFORE_ACCEPT_MAX: u32 = 200;
-/// Streams that had to be reset because of the client's errors: "made you reset".
+/// StreamTable that had to be reset because of the client's errors: "made you reset".
 pub(crate) const ERROR_RESETS_MAX: u32 = 200;
 /// A queued part of a body from which on its call should run before more is received.
 pub(crate) const LARGE_BYTES: usize = 8 << 10;

@@ -16,5 +16,5 @@ mod send;
 mod settings;
 mod state;
 
-pub use self::direct::{ReceiveFailure, SinkProgress};
-pub use self::state::{Accepted, Connection};
+pub use self::direct::{ReaderProgress, ReceiveError};
+pub use self::state::{AcceptedRequest, Connection};

@@ -1,15 +1,15 @@
 //! Frames of the client: where each begins and ends, and the bodies in DATA frames.
 
 use super::limits::{FRAME_BYTES_MAX, LARGE_BYTES};
-use super::position::{Position, Route};
+use super::position::{DataRoute, FramePosition};
 use super::state::Connection;
 use crate::error::{ConnectionError, Reason};
 use crate::frame::{
     CONTINUATION, DATA, END_HEADERS, FRAME_HEAD_BYTES, FrameHead, GOAWAY, HEADERS, PING, PREFACE,
     PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
-use crate::room;
-use crate::sinks::BodyReader;
+use crate::memory;
+use crate::readers::BodyReader;
 
 impl<R: BodyReader> Connection<R> {
     /// Takes bytes that the client has sent; `now_ns` is monotonic. Requests that they begin are
@@ -25,11 +25,11 @@ impl<R: BodyReader> Connection<R> {
 
     pub(super) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), ConnectionError> {
         while !bytes.is_empty() {
-            bytes = match self.reader.position {
-                Position::Preface(seen) => self.preface(bytes, seen)?,
-                Position::Head => self.head(bytes)?,
-                Position::Payload if self.reader.frame.kind == DATA => self.data(bytes)?,
-                Position::Payload => self.payload(bytes)?,
+            bytes = match self.frames.position {
+                FramePosition::Preface(seen) => self.preface(bytes, seen)?,
+                FramePosition::Head => self.head(bytes)?,
+                FramePosition::Payload if self.frames.frame.kind == DATA => self.data(bytes)?,
+                FramePosition::Payload => self.payload(bytes)?,
             };
         }
         Ok(())
@@ -41,11 +41,11 @@ impl<R: BodyReader> Connection<R> {
         if !expected.starts_with(own) {
             return Err(ConnectionError::protocol());
         }
-        self.reader.position = match seen + own.len() {
-            seen if seen < PREFACE.len() => Position::Preface(seen),
+        self.frames.position = match seen + own.len() {
+            seen if seen < PREFACE.len() => FramePosition::Preface(seen),
             _ => {
                 self.block_since_ns = 0;
-                Position::Head
+                FramePosition::Head
             }
         };
         Ok(rest)
@@ -53,24 +53,24 @@ impl<R: BodyReader> Connection<R> {
 
     /// Takes bytes up to the end of the next head.
     pub(super) fn head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
-        let reader = &mut self.reader;
-        let missing = FRAME_HEAD_BYTES - reader.head_len;
+        let frames = &mut self.frames;
+        let missing = FRAME_HEAD_BYTES - frames.head_len;
         let (own, rest) = bytes.split_at(bytes.len().min(missing));
-        if let Some(place) = reader
+        if let Some(place) = frames
             .head
-            .get_mut(reader.head_len..reader.head_len + own.len())
+            .get_mut(frames.head_len..frames.head_len + own.len())
         {
             place.copy_from_slice(own);
         }
-        reader.head_len += own.len();
-        if reader.head_len < FRAME_HEAD_BYTES {
+        frames.head_len += own.len();
+        if frames.head_len < FRAME_HEAD_BYTES {
             return Ok(rest);
         }
-        reader.head_len = 0;
-        let frame = FrameHead::parse(&reader.head);
-        reader.frame = frame;
-        reader.left = frame.length;
-        reader.position = Position::Payload;
+        frames.head_len = 0;
+        let frame = FrameHead::parse(&frames.head);
+        frames.frame = frame;
+        frames.left = frame.length;
+        frames.position = FramePosition::Payload;
         self.begin_frame(frame)?;
         if frame.length == 0 {
             self.end_payload(&[])?;
@@ -130,19 +130,19 @@ impl<R: BodyReader> Connection<R> {
 
     /// Takes bytes of a frame other than DATA, up to its end.
     fn payload<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
-        let reader = &mut self.reader;
-        let (own, rest) = bytes.split_at(bytes.len().min(reader.left));
-        reader.left -= own.len();
-        if reader.frame.kind > CONTINUATION {
-            if reader.left == 0 {
-                reader.position = Position::Head;
+        let frames = &mut self.frames;
+        let (own, rest) = bytes.split_at(bytes.len().min(frames.left));
+        frames.left -= own.len();
+        if frames.frame.kind > CONTINUATION {
+            if frames.left == 0 {
+                frames.position = FramePosition::Head;
             }
-        } else if reader.left == 0 && reader.partial.is_empty() {
+        } else if frames.left == 0 && frames.partial.is_empty() {
             self.end_payload(own)?;
         } else {
-            room::extend(&mut reader.partial, own)?;
-            if reader.left == 0 {
-                let whole = std::mem::take(&mut reader.partial);
+            memory::extend(&mut frames.partial, own)?;
+            if frames.left == 0 {
+                let whole = std::mem::take(&mut frames.partial);
                 self.end_payload(&whole)?;
             }
         }
@@ -151,8 +151,8 @@ impl<R: BodyReader> Connection<R> {
 
     /// A frame has come in full.
     fn end_payload(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
-        self.reader.position = Position::Head;
-        let frame = self.reader.frame;
+        self.frames.position = FramePosition::Head;
+        let frame = self.frames.frame;
         match frame.kind {
             DATA => self.end_data(),
             HEADERS | CONTINUATION => {
@@ -189,9 +189,9 @@ impl<R: BodyReader> Connection<R> {
         if self.receive_window < 0 {
             return Err(ConnectionError::new(Reason::FLOW_CONTROL_ERROR));
         }
-        self.reader.wants_padding = frame.is_padded();
-        self.reader.padding = 0;
-        self.reader.route = Route::Nobody;
+        self.frames.wants_padding = frame.is_padded();
+        self.frames.padding = 0;
+        self.frames.route = DataRoute::Nobody;
         if frame.is_padded() && length == 0 {
             return Err(ConnectionError::protocol());
         }
@@ -205,17 +205,17 @@ impl<R: BodyReader> Connection<R> {
         if stream.receive_window < 0 {
             return self.reset_for_error(id, Reason::FLOW_CONTROL_ERROR);
         }
-        self.reader.route = Route::Queue;
-        if let Some(sink) = self.sinks.get(id) {
-            if sink.fits(frame) {
-                self.reader.route = Route::Sink;
-                if length < sink.reader.left() {
-                    sink.frame_length = length;
+        self.frames.route = DataRoute::Queue;
+        if let Some(attached) = self.readers.get(id) {
+            if attached.fits(frame) {
+                self.frames.route = DataRoute::Reader;
+                if length < attached.reader.left() {
+                    attached.frame_length = length;
                     self.frame_length = length as u32;
                 }
-                self.sinks.note_frame(id);
+                self.readers.note_frame(id);
             } else if length > 0 || frame.ends_stream() {
-                sink.close();
+                attached.close();
             }
         }
         Ok(())
@@ -224,33 +224,35 @@ impl<R: BodyReader> Connection<R> {
     /// Takes bytes of a DATA frame's payload, up to its end.
     fn data<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ConnectionError> {
         let mut rest = bytes;
-        if self.reader.wants_padding
+        if self.frames.wants_padding
             && let Some((padding, behind)) = bytes.split_first()
         {
             rest = behind;
-            self.reader.wants_padding = false;
-            self.reader.left -= 1;
-            self.reader.padding = usize::from(*padding);
-            if self.reader.padding > self.reader.left {
+            self.frames.wants_padding = false;
+            self.frames.left -= 1;
+            self.frames.padding = usize::from(*padding);
+            if self.frames.padding > self.frames.left {
                 return Err(ConnectionError::protocol());
             }
-            self.credit(self.reader.frame.stream, 1);
+            self.credit(self.frames.frame.stream, 1);
         }
-        let body = self.reader.left - self.reader.padding;
+        let body = self.frames.left - self.frames.padding;
         let (own, behind) = rest.split_at(rest.len().min(body));
         rest = behind;
         if !own.is_empty() {
             self.take_body(own.len(), Some(own))?;
         }
-        let padding = match self.reader.left == self.reader.padding {
-            true => rest.len().min(self.reader.left),
+        let padding = match self.frames.left == self.frames.padding {
+            true => rest.len().min(self.frames.left),
             false => 0,
         };
         rest = rest.split_at(padding).1;
-        self.reader.left -= padding;
-        self.reader.padding -= padding;
-        self.credit(self.reader.frame.stream, padding);
-        if self.reader.left == 0 && !self.reader.wants_padding {
+        self.frames.left -= padding;
+        self.frames.padding -= padding;
+        if padding > 0 {
+            self.credit(self.frames.frame.stream, padding);
+        }
+        if self.frames.left == 0 && !self.frames.wants_padding {
             self.end_payload(&[])?;
         }
         Ok(rest)
@@ -263,9 +265,9 @@ impl<R: BodyReader> Connection<R> {
         count: usize,
         bytes: Option<&[u8]>,
     ) -> Result<(), ConnectionError> {
-        let id = self.reader.frame.stream;
-        self.reader.left -= count;
-        if self.reader.route != Route::Nobody
+        let id = self.frames.frame.stream;
+        self.frames.left -= count;
+        if self.frames.route != DataRoute::Nobody
             && let Some(stream) = self.streams.get(id)
             && let Some(left) = &mut stream.content_left
         {
@@ -275,22 +277,22 @@ impl<R: BodyReader> Connection<R> {
                 None => self.reset_for_error(id, Reason::PROTOCOL_ERROR)?,
             }
         }
-        let sink = self.sinks.get(id);
-        match (self.reader.route, bytes, sink) {
-            (_, None, Some(sink)) => sink.advance(count),
-            (Route::Sink, Some(bytes), Some(sink)) => sink.feed(bytes),
+        let attached = self.readers.get(id);
+        match (self.frames.route, bytes, attached) {
+            (_, None, Some(attached)) => attached.advance(count),
+            (DataRoute::Reader, Some(bytes), Some(attached)) => attached.feed(bytes),
             _ => {}
         }
-        match self.reader.route {
-            Route::Sink => {
+        match self.frames.route {
+            DataRoute::Reader => {
                 self.credit(id, count);
                 Ok(())
             }
-            Route::Queue => {
+            DataRoute::Queue => {
                 self.queue_body(id, bytes.unwrap_or(&[]));
                 Ok(())
             }
-            Route::Nobody => {
+            DataRoute::Nobody => {
                 self.credit_connection(count);
                 Ok(())
             }
@@ -312,15 +314,15 @@ impl<R: BodyReader> Connection<R> {
 
     /// A DATA frame has come in full.
     pub(super) fn end_data(&mut self) -> Result<(), ConnectionError> {
-        self.reader.position = Position::Head;
-        let FrameHead { stream: id, .. } = self.reader.frame;
-        let ends_stream = self.reader.frame.ends_stream();
-        if self.reader.route == Route::Sink
-            && let Some(sink) = self.sinks.get(id)
+        self.frames.position = FramePosition::Head;
+        let FrameHead { stream: id, .. } = self.frames.frame;
+        let ends_stream = self.frames.frame.ends_stream();
+        if self.frames.route == DataRoute::Reader
+            && let Some(attached) = self.readers.get(id)
         {
-            sink.end_frame(ends_stream);
+            attached.end_frame(ends_stream);
         }
-        match ends_stream && self.reader.route != Route::Nobody {
+        match ends_stream && self.frames.route != DataRoute::Nobody {
             true => self.end_body(id),
             false => Ok(()),
         }

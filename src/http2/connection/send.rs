@@ -5,11 +5,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::state::Connection;
-use crate::error::{Reason, StreamGone};
+use crate::error::{Reason, StreamClosed};
 use crate::frame::{DATA, END_HEADERS, END_STREAM, FRAME_HEAD_BYTES, FrameHead, HEADERS};
 use crate::hpack::HeaderField;
-use crate::sinks::BodyReader;
-use crate::stream::Sent;
+use crate::readers::BodyReader;
+use crate::stream::SendState;
 
 /// What a field takes beside its name and value, at most.
 const FIELD_OVERHEAD_BYTES: usize = 16;
@@ -26,8 +26,8 @@ impl<R: BodyReader> Connection<R> {
         status: u16,
         fields: &[HeaderField<'_>],
         ends_stream: bool,
-    ) -> Result<(), StreamGone> {
-        self.check_sent(id, Sent::Nothing)?;
+    ) -> Result<(), StreamClosed> {
+        self.check_sent(id, SendState::Nothing)?;
         self.push_block(id, Some(status), fields, ends_stream);
         self.set_sent(id, ends_stream);
         Ok(())
@@ -37,8 +37,12 @@ impl<R: BodyReader> Connection<R> {
     ///
     /// # Errors
     /// The stream is gone, or has not sent its head.
-    pub fn send_trailers(&mut self, id: u32, fields: &[HeaderField<'_>]) -> Result<(), StreamGone> {
-        self.check_sent(id, Sent::Head)?;
+    pub fn send_trailers(
+        &mut self,
+        id: u32,
+        fields: &[HeaderField<'_>],
+    ) -> Result<(), StreamClosed> {
+        self.check_sent(id, SendState::Head)?;
         self.push_block(id, None, fields, true);
         self.set_sent(id, true);
         Ok(())
@@ -54,14 +58,14 @@ impl<R: BodyReader> Connection<R> {
         id: u32,
         payload: &mut Bytes,
         context: &mut Context<'_>,
-    ) -> Poll<Result<usize, StreamGone>> {
-        self.check_sent(id, Sent::Head)?;
+    ) -> Poll<Result<usize, StreamClosed>> {
+        self.check_sent(id, SendState::Head)?;
         if payload.is_empty() {
             return Poll::Ready(Ok(0));
         }
         let (queue_room, connection_window) = (self.queue.room(), self.send_window);
         let Some(stream) = self.streams.get(id) else {
-            return Poll::Ready(Err(StreamGone));
+            return Poll::Ready(Err(StreamClosed));
         };
         if stream.send_window <= 0 {
             // Its own window update wakes it.
@@ -104,18 +108,18 @@ impl<R: BodyReader> Connection<R> {
         }
     }
 
-    fn check_sent(&mut self, id: u32, expected: Sent) -> Result<(), StreamGone> {
+    fn check_sent(&mut self, id: u32, expected: SendState) -> Result<(), StreamClosed> {
         match self.streams.get(id) {
             Some(stream) if stream.reset.is_none() && stream.sent == expected => Ok(()),
-            _ => Err(StreamGone),
+            _ => Err(StreamClosed),
         }
     }
 
     fn set_sent(&mut self, id: u32, ends_stream: bool) {
         if let Some(stream) = self.streams.get(id) {
             stream.sent = match ends_stream {
-                true => Sent::End,
-                false => Sent::Head,
+                true => SendState::End,
+                false => SendState::Head,
             };
         }
     }

@@ -13,36 +13,36 @@ use super::limits::{
 };
 use super::position::FrameReader;
 use super::settings::our_settings;
-use crate::error::{BodyFailure, ConnectionError, Reason};
+use crate::error::{BodyError, ConnectionError, Reason};
 use crate::floods::FloodLimits;
 use crate::frame::{self, DATA, FrameHead, HEADERS, STREAM_MASK, WINDOW_UPDATE};
 use crate::head::RequestHeaders;
 use crate::hpack::{Decoder, Encoder};
 use crate::outgoing::OutgoingQueue;
 use crate::pings::{PingPolicy, PingStrikes};
-use crate::sinks::{BodyReader, Sinks};
-use crate::stream::{Sent, Streams};
+use crate::readers::{AttachedReaders, BodyReader};
+use crate::stream::{SendState, StreamTable};
 
 /// A request whose head has come.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct AcceptedRequest {
     pub stream: u32,
     pub head: RequestHeaders,
 }
 
 /// The server's side of one connection. `R` reads bodies.
 pub struct Connection<R: BodyReader> {
-    pub(crate) reader: FrameReader,
+    pub(crate) frames: FrameReader,
     pub(crate) block: HeaderBlock,
     pub(crate) decoder: Decoder,
-    pub(crate) accepted: VecDeque<Accepted>,
+    pub(crate) accepted: VecDeque<AcceptedRequest>,
     /// Of those, how many were reset.
     pub(crate) accepted_resets: u32,
-    pub(crate) streams: Streams,
-    pub(crate) sinks: Sinks<R>,
+    pub(crate) streams: StreamTable,
+    pub(crate) readers: AttachedReaders<R>,
     /// The highest that the client has opened, or tried to.
     pub(crate) last_stream: u32,
-    /// Streams beyond this are not served.
+    /// StreamTable beyond this are not served.
     pub(crate) named_last: Option<u32>,
     /// The client has said that it opens no more streams.
     pub(crate) is_client_leaving: bool,
@@ -58,7 +58,7 @@ pub struct Connection<R: BodyReader> {
     pub(crate) send_window: i64,
     pub(crate) stream_send_window: i64,
     pub(crate) send_frame_bytes: usize,
-    /// Streams that have something to send and no room, the longest waiting first.
+    /// StreamTable that have something to send and no room, the longest waiting first.
     pub(crate) waiting: VecDeque<u32>,
     /// Who sends what is queued, unless it knows already.
     pub(crate) task: Option<Waker>,
@@ -82,13 +82,13 @@ impl<R: BodyReader> Connection<R> {
     /// A connection from which nothing has come. Its settings are queued. `now_ns` is monotonic.
     pub fn new(pings: PingPolicy, now_ns: u64) -> Connection<R> {
         let mut connection = Connection {
-            reader: FrameReader::new(),
+            frames: FrameReader::new(),
             block: HeaderBlock::default(),
             decoder: Decoder::new(),
             accepted: VecDeque::new(),
             accepted_resets: 0,
-            streams: Streams::default(),
-            sinks: Sinks::new(),
+            streams: StreamTable::default(),
+            readers: AttachedReaders::new(),
             last_stream: 0,
             named_last: None,
             is_client_leaving: false,
@@ -118,13 +118,13 @@ impl<R: BodyReader> Connection<R> {
         connection
     }
 
-    /// The next request whose head has come. Its stream has one handle, which is to be released.
-    pub fn next_accepted(&mut self) -> Option<Accepted> {
+    /// The next request whose head has come. Its stream is to be released.
+    pub fn next_accepted(&mut self) -> Option<AcceptedRequest> {
         loop {
             let accepted = self.accepted.pop_front()?;
             let stream = self.streams.get(accepted.stream)?;
             if stream.reset.is_none() {
-                stream.handle_count = 1;
+                stream.is_accepted = true;
                 return Some(accepted);
             }
             self.accepted_resets -= 1;
@@ -132,34 +132,21 @@ impl<R: BodyReader> Connection<R> {
         }
     }
 
-    /// One more has a part in a stream.
-    pub fn retain(&mut self, stream: u32) {
-        if let Some(stream) = self.streams.get(stream) {
-            stream.handle_count += 1;
-        }
-    }
-
-    /// One less has a part in a stream. With the last one it ends, if it has not: it is reset, with
-    /// NO_ERROR if the answer is complete, else with CANCEL.
+    /// Nobody needs a stream any more. If it has not ended it is reset: with NO_ERROR if the answer
+    /// is complete, else with CANCEL.
     pub fn release(&mut self, id: u32) {
-        let Some(stream) = self.streams.get(id) else {
-            return;
-        };
-        stream.handle_count = stream.handle_count.saturating_sub(1);
-        if stream.handle_count > 0 {
-            return;
-        }
-        let (is_over, sent) = (stream.is_over(), stream.sent);
-        if !is_over {
-            self.reset(
-                id,
-                match sent {
-                    Sent::End => Reason::NO_ERROR,
-                    Sent::Nothing | Sent::Head => Reason::CANCEL,
-                },
-            );
-        }
-        self.sinks.remove(id);
+        let is_answered = self
+            .streams
+            .get(id)
+            .is_some_and(|stream| stream.sent == SendState::End);
+        self.reset(
+            id,
+            match is_answered {
+                true => Reason::NO_ERROR,
+                false => Reason::CANCEL,
+            },
+        );
+        self.readers.remove(id);
         if let Some(mut stream) = self.streams.remove(id) {
             let queued = stream.clear_queue();
             self.credit_connection(queued);
@@ -168,10 +155,10 @@ impl<R: BodyReader> Connection<R> {
 
     /// Whether the client's preface has come.
     pub fn has_begun(&self) -> bool {
-        self.reader.has_begun()
+        self.frames.has_begun()
     }
 
-    /// Whether a stream is open, or somebody has a part in one.
+    /// Whether there is a stream that has not been released.
     pub fn has_streams(&self) -> bool {
         !self.streams.is_empty()
     }
@@ -233,24 +220,24 @@ impl<R: BodyReader> Connection<R> {
     /// The next part of a body; none at its end.
     ///
     /// # Errors
-    /// As [`BodyFailure`] says.
+    /// As [`BodyError`] says.
     pub fn poll_body(
         &mut self,
         id: u32,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, BodyFailure>>> {
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
         let Some(stream) = self.streams.get(id) else {
-            return Poll::Ready(Some(Err(BodyFailure::Gone)));
+            return Poll::Ready(Some(Err(BodyError::Gone)));
         };
         if stream.reset.is_some() {
-            return Poll::Ready(Some(Err(BodyFailure::Gone)));
+            return Poll::Ready(Some(Err(BodyError::Gone)));
         }
         if let Some(part) = stream.take() {
             self.credit(id, part.len());
             return Poll::Ready(Some(Ok(Bytes::from(part))));
         }
         if let Some(refused) = stream.refused {
-            return Poll::Ready(Some(Err(BodyFailure::OutOfMemory(refused))));
+            return Poll::Ready(Some(Err(BodyError::OutOfMemory(refused))));
         }
         if stream.has_ended {
             return Poll::Ready(None);
@@ -317,7 +304,7 @@ impl<R: BodyReader> Connection<R> {
     /// Bytes of a stream's body have been taken: its window, and the connection's, are opened for
     /// them when there are enough.
     pub(super) fn credit(&mut self, id: u32, count: usize) {
-        let body_left = self.sinks.get(id).map(|sink| sink.reader.left());
+        let body_left = self.readers.get(id).map(|attached| attached.reader.left());
         if let Some(stream) = self.streams.get(id) {
             stream.taken_bytes += count;
             let body_left = body_left

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::static_table::STATIC_FIELDS;
 use super::table::{DynamicTable, TABLE_BYTES_MAX};
-use super::{HpackError, Incomplete, huffman, integer};
+use super::{DecodeError, HpackError, huffman, integer};
 
 /// Size updates of the table in front of one block. The protocol needs two.
 const TABLE_UPDATES_MAX: u32 = 4;
@@ -12,9 +12,9 @@ const TABLE_UPDATES_MAX: u32 = 4;
 const STRING_BYTES_MAX: usize = 64 << 10;
 
 /// A string, which may have been decoded.
-type Text<'a> = Result<&'a [u8], SmallVec<[u8; 128]>>;
+type FieldText<'a> = Result<&'a [u8], SmallVec<[u8; 128]>>;
 
-fn text<'a>(text: &'a Text<'_>) -> &'a [u8] {
+fn text<'a>(text: &'a FieldText<'_>) -> &'a [u8] {
     match text {
         Ok(plain) => plain,
         Err(decoded) => decoded,
@@ -22,9 +22,9 @@ fn text<'a>(text: &'a Text<'_>) -> &'a [u8] {
 }
 
 /// The name of a field: one that is known, or its own.
-enum Name<'a> {
+enum FieldName<'a> {
     Known(usize),
-    Own(Text<'a>),
+    Own(FieldText<'a>),
 }
 
 pub(crate) struct Decoder {
@@ -63,9 +63,9 @@ impl Decoder {
         while !rest.is_empty() {
             match self.field(rest, &mut visit) {
                 Ok(behind) => rest = behind,
-                Err(Incomplete::More) if !is_over => break,
-                Err(Incomplete::More) => return Err(HpackError::Malformed),
-                Err(Incomplete::Error(error)) => return Err(error),
+                Err(DecodeError::Incomplete) if !is_over => break,
+                Err(DecodeError::Incomplete) => return Err(HpackError::Malformed),
+                Err(DecodeError::Invalid(error)) => return Err(error),
             }
         }
         Ok(bytes.len() - rest.len())
@@ -76,8 +76,8 @@ impl Decoder {
         &mut self,
         bytes: &'a [u8],
         visit: &mut impl FnMut(&[u8], &[u8]),
-    ) -> Result<&'a [u8], Incomplete> {
-        let first = *bytes.first().ok_or(Incomplete::More)?;
+    ) -> Result<&'a [u8], DecodeError> {
+        let first = *bytes.first().ok_or(DecodeError::Incomplete)?;
         if first & 0x80 != 0 {
             let (index, rest) = integer::read(bytes, 7)?;
             let (name, value) = self.get(index)?;
@@ -93,21 +93,21 @@ impl Decoder {
         let (name, rest) = match index {
             0 => {
                 let (name, rest) = string(rest)?;
-                (Name::Own(name), rest)
+                (FieldName::Own(name), rest)
             }
-            index => (Name::Known(index), rest),
+            index => (FieldName::Known(index), rest),
         };
         let (value, rest) = string(rest)?;
         let value = text(&value);
         self.has_fields = true;
         match &name {
-            Name::Own(name) => {
+            FieldName::Own(name) => {
                 visit(text(name), value);
                 if is_kept {
                     self.table.insert(text(name), value);
                 }
             }
-            Name::Known(index) => {
+            FieldName::Known(index) => {
                 let (name, _) = self.get(*index)?;
                 visit(name, value);
                 if is_kept {
@@ -120,7 +120,7 @@ impl Decoder {
         Ok(rest)
     }
 
-    fn update<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Incomplete> {
+    fn update<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], DecodeError> {
         let (limit, rest) = integer::read(bytes, 5)?;
         if self.has_fields || limit > TABLE_BYTES_MAX {
             return Err(HpackError::Malformed.into());
@@ -146,13 +146,15 @@ impl Decoder {
 }
 
 /// Reads a string; returns the bytes behind it.
-fn string(bytes: &[u8]) -> Result<(Text<'_>, &[u8]), Incomplete> {
-    let first = *bytes.first().ok_or(Incomplete::More)?;
+fn string(bytes: &[u8]) -> Result<(FieldText<'_>, &[u8]), DecodeError> {
+    let first = *bytes.first().ok_or(DecodeError::Incomplete)?;
     let (length, rest) = integer::read(bytes, 7)?;
     if length > STRING_BYTES_MAX {
         return Err(HpackError::TooLong.into());
     }
-    let (own, rest) = rest.split_at_checked(length).ok_or(Incomplete::More)?;
+    let (own, rest) = rest
+        .split_at_checked(length)
+        .ok_or(DecodeError::Incomplete)?;
     if first & 0x80 == 0 {
         return Ok((Ok(own), rest));
     }

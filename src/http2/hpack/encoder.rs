@@ -148,6 +148,7 @@ fn literal(out: &mut Vec<u8>, flags: u8, prefix_bits: u32, name: &str, value: &[
 mod tests {
     use super::super::Decoder;
     use super::*;
+    use crate::tests::fields;
 
     const FIELDS: [HeaderField<'_>; 4] = [
         HeaderField::repeated(0, "content-type", b"application/grpc"),
@@ -165,45 +166,33 @@ mod tests {
         out
     }
 
-    fn decoded(decoder: &mut Decoder, block: &[u8]) -> Vec<(String, String)> {
-        let mut fields = Vec::new();
-        decoder.begin_block();
-        let own = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-        decoder
-            .decode(block, true, |name, value| {
-                fields.push((own(name), own(value)));
-            })
-            .expect("a block of ours");
-        fields
-    }
-
     #[test]
     fn what_comes_again_becomes_a_byte() {
         let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
         let first = block(&mut encoder, 200);
         let second = block(&mut encoder, 200);
         assert_eq!(second.len(), 4 + (1 + 1 + 12 + 1 + 3), "{second:?}");
-        let fields = decoded(&mut decoder, &first);
-        assert_eq!(fields.len(), 5);
-        assert_eq!(fields[0], (":status".into(), "200".into()));
-        for (seen, field) in fields[1..].iter().zip(&FIELDS) {
-            assert_eq!(seen.0, field.name);
-            assert_eq!(seen.1.as_bytes(), field.value);
+        let seen = fields(&mut decoder, &first);
+        assert_eq!(seen.len(), 5);
+        assert_eq!(seen[0], (":status".into(), "200".into()));
+        for (pair, field) in seen[1..].iter().zip(&FIELDS) {
+            assert_eq!(pair.0, field.name);
+            assert_eq!(pair.1.as_bytes(), field.value);
         }
-        assert_eq!(decoded(&mut decoder, &second), fields);
+        assert_eq!(fields(&mut decoder, &second), seen);
     }
 
     #[test]
     fn without_a_table_nothing_is_remembered() {
         let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
-        let before = decoded(&mut decoder, &block(&mut encoder, 404));
+        let before = fields(&mut decoder, &block(&mut encoder, 404));
         encoder.set_table_limit(100);
         let first = block(&mut encoder, 404);
         assert_eq!(first.first(), Some(&0x20), "its size is told");
         let second = block(&mut encoder, 404);
         assert_eq!(first[1..], second);
-        assert_eq!(decoded(&mut decoder, &first), before);
-        assert_eq!(decoded(&mut decoder, &second), before);
-        assert_eq!(decoded(&mut decoder, &block(&mut encoder, 418))[0].1, "418");
+        assert_eq!(fields(&mut decoder, &first), before);
+        assert_eq!(fields(&mut decoder, &second), before);
+        assert_eq!(fields(&mut decoder, &block(&mut encoder, 418))[0].1, "418");
     }
 }

@@ -1,14 +1,14 @@
 //! Integers of HPACK: some bits of a byte, and bytes of seven bits behind it.
 
-use super::{HpackError, Incomplete};
+use super::{DecodeError, HpackError};
 
 /// No index, length or table size that is allowed is larger.
 const VALUE_MAX: usize = 1 << 24;
 
 /// Reads an integer that begins in the lowest `prefix_bits` of the first byte; returns it and the
 /// bytes behind it.
-pub(crate) fn read(bytes: &[u8], prefix_bits: u32) -> Result<(usize, &[u8]), Incomplete> {
-    let (first, mut rest) = bytes.split_first().ok_or(Incomplete::More)?;
+pub(crate) fn read(bytes: &[u8], prefix_bits: u32) -> Result<(usize, &[u8]), DecodeError> {
+    let (first, mut rest) = bytes.split_first().ok_or(DecodeError::Incomplete)?;
     let mask = (1u8 << prefix_bits) - 1;
     let mut value = usize::from(first & mask);
     if value < usize::from(mask) {
@@ -16,7 +16,7 @@ pub(crate) fn read(bytes: &[u8], prefix_bits: u32) -> Result<(usize, &[u8]), Inc
     }
     let mut shift = 0;
     loop {
-        let (byte, behind) = rest.split_first().ok_or(Incomplete::More)?;
+        let (byte, behind) = rest.split_first().ok_or(DecodeError::Incomplete)?;
         rest = behind;
         value += usize::from(byte & 0x7f) << shift;
         if value > VALUE_MAX {
@@ -67,7 +67,7 @@ mod tests {
                 assert_eq!((read_value, rest), (value, &[0xaa][..]));
                 for cut in 0..wire.len() - 1 {
                     let outcome = read(&wire[..cut], prefix_bits);
-                    assert_eq!(outcome, Err(Incomplete::More), "{value} {cut}");
+                    assert_eq!(outcome, Err(DecodeError::Incomplete), "{value} {cut}");
                 }
             }
         }

@@ -25,14 +25,14 @@ pub(crate) enum HpackError {
 
 /// Why a field cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Incomplete {
+pub(crate) enum DecodeError {
     /// Its end has not come.
-    More,
-    Error(HpackError),
+    Incomplete,
+    Invalid(HpackError),
 }
 
-impl From<HpackError> for Incomplete {
-    fn from(error: HpackError) -> Incomplete {
-        Incomplete::Error(error)
+impl From<HpackError> for DecodeError {
+    fn from(error: HpackError) -> DecodeError {
+        DecodeError::Invalid(error)
     }
 }

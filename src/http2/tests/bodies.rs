@@ -69,7 +69,7 @@ fn random_wire(random: &mut Random) -> Vec<u8> {
         .map(|index| random_call(random, 2 * index as u32 + 1))
         .collect();
     let mut wire = Vec::new();
-    // Streams are opened in order.
+    // StreamTable are opened in order.
     let mut open = 1;
     while !calls.iter().all(VecDeque::is_empty) {
         let index = random.below(open);
@@ -87,7 +87,7 @@ fn random_wire(random: &mut Random) -> Vec<u8> {
 }
 
 /// Feeds `wire` in random pieces.
-fn feed(server: &mut Server, wire: &[u8], random: &mut Random) {
+fn feed(server: &mut TestServer, wire: &[u8], random: &mut Random) {
     let cut_max = random.pick(&[10, 2000, 20_000, 400_000]);
     server.receive_max = random.pick(&[1000, 16 << 10, 300 << 10]);
     let mut rest = wire;
@@ -105,7 +105,7 @@ fn feed(server: &mut Server, wire: &[u8], random: &mut Random) {
 }
 
 /// Every byte is in a window, in a queue or on account.
-fn check_account(server: &mut Server) {
+fn check_account(server: &mut TestServer) {
     let http2 = &mut server.http2;
     let mut queued = 0;
     for (id, stream) in http2.streams.iter_mut() {
@@ -130,8 +130,8 @@ fn bodies_are_the_same_queued_and_received_into_readers() {
     for seed in seeds {
         let wire = random_wire(&mut Random(seed));
         let mut outcomes = Vec::new();
-        for lends_readers in [false, true] {
-            let mut server = Server::greeted(lends_readers);
+        for attaches_readers in [false, true] {
+            let mut server = TestServer::greeted(attaches_readers);
             feed(&mut server, &wire, &mut Random(seed + 1));
             if server.error.is_none() {
                 check_account(&mut server);
@@ -180,8 +180,8 @@ fn bodies_are_the_same_queued_and_received_into_readers() {
 }
 
 /// Sends bodies as far as the windows go, `burst` bytes at a time.
-fn send_within_windows(lends_readers: bool, frame_bytes: usize, burst: usize) {
-    let mut server = Server::greeted(lends_readers);
+fn send_within_windows(attaches_readers: bool, frame_bytes: usize, burst: usize) {
+    let mut server = TestServer::greeted(attaches_readers);
     let mut connection = CONNECTION_WINDOW_BYTES as usize;
     let content = Random(1).bytes(3 << 20);
     let whole = message(&content);
@@ -227,8 +227,8 @@ fn send_within_windows(lends_readers: bool, frame_bytes: usize, burst: usize) {
 fn a_client_that_keeps_to_its_windows_never_starves() {
     for frame_bytes in [16_384, 65_536] {
         for burst in [1, 200_000, usize::MAX] {
-            for lends_readers in [true, false] {
-                send_within_windows(lends_readers, frame_bytes, burst);
+            for attaches_readers in [true, false] {
+                send_within_windows(attaches_readers, frame_bytes, burst);
             }
         }
     }
@@ -237,7 +237,7 @@ fn a_client_that_keeps_to_its_windows_never_starves() {
 /// Large frames of several streams by turns are received where they belong, without a copy.
 #[test]
 fn streams_that_take_turns_are_expected() {
-    let mut server = Server::greeted(true);
+    let mut server = TestServer::greeted(true);
     server.receive_max = usize::MAX;
     let content = Random(2).bytes(600_000);
     let whole = message(&content);

@@ -2,66 +2,17 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use http::Request;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 use crate::hpack::HeaderField;
 
-/// What is on its way to the server, and to the client.
-#[derive(Default)]
-struct Pipe {
-    to_server: Vec<u8>,
-    to_client: VecDeque<u8>,
-    waker: Option<Waker>,
-}
-
-struct ClientEnd(Rc<RefCell<Pipe>>);
-
-impl AsyncRead for ClientEnd {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        target: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut pipe = self.0.borrow_mut();
-        if pipe.to_client.is_empty() {
-            pipe.waker = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        let count = target.remaining().min(pipe.to_client.len());
-        let bytes: Vec<u8> = pipe.to_client.drain(..count).collect();
-        target.put_slice(&bytes);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for ClientEnd {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
-        source: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.0.borrow_mut().to_server.extend_from_slice(source);
-        Poll::Ready(Ok(source.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
 /// The answer to a request: its own bytes, backwards.
-struct Answer {
+struct TestAnswer {
     payload: Option<Bytes>,
 }
 
@@ -72,7 +23,7 @@ const FIELDS: [HeaderField<'_>; 2] = [
 const TRAILERS: [HeaderField<'_>; 1] = [HeaderField::repeated(1, "grpc-status", b"0")];
 
 /// Answers what has come in full. Whether anything was done.
-fn answer(server: &mut Server, answers: &mut BTreeMap<u32, Answer>) -> bool {
+fn answer(server: &mut TestServer, answers: &mut BTreeMap<u32, TestAnswer>) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let mut has_moved = false;
     for (id, call) in &server.calls {
@@ -85,7 +36,7 @@ fn answer(server: &mut Server, answers: &mut BTreeMap<u32, Answer>) -> bool {
             sent.expect("an open stream");
             let mut body = call.body();
             body.reverse();
-            Answer {
+            TestAnswer {
                 payload: Some(Bytes::from(body)),
             }
         });
@@ -149,10 +100,10 @@ async fn ask(client: h2::client::SendRequest<Bytes>, index: usize, mut body: Byt
 }
 
 /// Runs `count` requests of random sizes, some at a time, over one connection.
-fn converse(seed: u64, count: usize, lends_readers: bool) {
+fn converse(seed: u64, count: usize, attaches_readers: bool) {
     let mut random = Random(seed);
-    let pipe = Rc::new(RefCell::new(Pipe::default()));
-    let mut server = Server::new(lends_readers);
+    let pipe = Rc::new(RefCell::new(MemoryPipe::default()));
+    let mut server = TestServer::new(attaches_readers);
     server.receive_max = random.pick(&[1000, 16 << 10, 1 << 20]);
     let mut builder = h2::client::Builder::new();
     builder
@@ -161,7 +112,7 @@ fn converse(seed: u64, count: usize, lends_readers: bool) {
         .max_frame_size(random.pick(&[16_384, 100_000]))
         .header_table_size(random.pick(&[0, 100, 4096, 65_536]));
     let mut context = Context::from_waker(Waker::noop());
-    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(ClientEnd(Rc::clone(&pipe))));
+    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(MemorySocket(Rc::clone(&pipe))));
     let Poll::Ready(Ok((client, connection))) = handshake.as_mut().poll(&mut context) else {
         panic!("a handshake waits for nothing");
     };
@@ -192,7 +143,7 @@ fn converse(seed: u64, count: usize, lends_readers: bool) {
             connection.as_mut().poll(&mut context).is_pending(),
             "it lives"
         );
-        let arrived = std::mem::take(&mut pipe.borrow_mut().to_server);
+        let arrived = std::mem::take(&mut pipe.borrow_mut().written);
         has_moved |= !arrived.is_empty();
         server.arrive(&arrived);
         assert_eq!(server.error, None);
@@ -200,7 +151,7 @@ fn converse(seed: u64, count: usize, lends_readers: bool) {
         server.arrive(&[]);
         let sent = std::mem::take(&mut server.sent);
         has_moved |= !sent.is_empty();
-        pipe.borrow_mut().to_client.extend(sent);
+        pipe.borrow_mut().arrived.extend(sent);
         idle_rounds = if has_moved { 0 } else { idle_rounds + 1 };
         assert!(
             idle_rounds < 10,
@@ -215,8 +166,8 @@ fn converse(seed: u64, count: usize, lends_readers: bool) {
 #[test]
 fn h2s_client_gets_all_its_answers() {
     for seed in seeds(&[], 60) {
-        for lends_readers in [false, true] {
-            converse(seed, 40, lends_readers);
+        for attaches_readers in [false, true] {
+            converse(seed, 40, attaches_readers);
         }
     }
 }

@@ -7,12 +7,9 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
-use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 use crate::frame::{
@@ -21,55 +18,10 @@ use crate::frame::{
 };
 use crate::hpack::huffman_of;
 
-/// What h2 is shown, and what it sends.
-#[derive(Default)]
-struct Script {
-    arrived: VecDeque<u8>,
-    sent: Vec<u8>,
-}
-
-struct ScriptEnd(Rc<RefCell<Script>>);
-
-impl AsyncRead for ScriptEnd {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
-        target: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut script = self.0.borrow_mut();
-        let count = target.remaining().min(script.arrived.len());
-        if count == 0 {
-            return Poll::Pending;
-        }
-        let bytes: Vec<u8> = script.arrived.drain(..count).collect();
-        target.put_slice(&bytes);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for ScriptEnd {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
-        source: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.0.borrow_mut().sent.extend_from_slice(source);
-        Poll::Ready(Ok(source.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// What a server made of a request: its head, its body, how it stands. Fields of one name keep
+/// What a server made of a request: its head, its body, how it stands. BlockWriter of one name keep
 /// their order.
 #[derive(PartialEq, Eq)]
-struct Seen {
+struct RequestOutcome {
     method: String,
     path: String,
     fields: Vec<(String, Vec<u8>)>,
@@ -77,7 +29,7 @@ struct Seen {
     state: CallState,
 }
 
-impl fmt::Debug for Seen {
+impl fmt::Debug for RequestOutcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = self.fields.iter();
         let fields: Vec<_> = fields.map(|(name, value)| (name, value.len())).collect();
@@ -93,26 +45,26 @@ fn sorted(mut fields: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Verdict {
-    calls: BTreeMap<u32, Seen>,
-    /// Streams that were reset, and the reasons.
+struct ConnectionOutcome {
+    calls: BTreeMap<u32, RequestOutcome>,
+    /// StreamTable that were reset, and the reasons.
     resets: BTreeMap<u32, u32>,
     /// Why the connection ended.
     end: Option<u32>,
 }
 
-struct Judge {
-    script: Rc<RefCell<Script>>,
-    connection: h2::server::Connection<ScriptEnd, Bytes>,
-    calls: BTreeMap<u32, (Seen, h2::RecvStream)>,
+struct H2Server {
+    pipe: Rc<RefCell<MemoryPipe>>,
+    connection: h2::server::Connection<MemorySocket, Bytes>,
+    calls: BTreeMap<u32, (RequestOutcome, h2::RecvStream)>,
     responders: Vec<h2::server::SendResponse<Bytes>>,
     is_over: bool,
 }
 
-impl Judge {
-    fn new() -> Judge {
-        let script = Rc::new(RefCell::new(Script::default()));
-        script.borrow_mut().arrived.extend(PREFACE);
+impl H2Server {
+    fn new() -> H2Server {
+        let pipe = Rc::new(RefCell::new(MemoryPipe::default()));
+        pipe.borrow_mut().arrived.extend(PREFACE);
         let mut builder = h2::server::Builder::new();
         builder
             .initial_window_size(1 << 20)
@@ -120,27 +72,27 @@ impl Judge {
             .max_frame_size(64 << 10)
             .max_concurrent_streams(1024)
             .max_header_list_size(64 << 10);
-        let mut handshake = Box::pin(builder.handshake::<_, Bytes>(ScriptEnd(Rc::clone(&script))));
+        let mut handshake = Box::pin(builder.handshake::<_, Bytes>(MemorySocket(Rc::clone(&pipe))));
         let mut context = Context::from_waker(Waker::noop());
         let Poll::Ready(Ok(connection)) = handshake.as_mut().poll(&mut context) else {
             panic!("the preface is there");
         };
-        let mut judge = Judge {
-            script,
+        let mut server = H2Server {
+            pipe,
             connection,
             calls: BTreeMap::new(),
             responders: Vec::new(),
             is_over: false,
         };
-        judge.arrive(&frame(SETTINGS, 0, 0, &[]));
-        judge.arrive(&frame(SETTINGS, ACK, 0, &[]));
-        judge.script.borrow_mut().sent.clear();
-        judge
+        server.arrive(&frame(SETTINGS, 0, 0, &[]));
+        server.arrive(&frame(SETTINGS, ACK, 0, &[]));
+        server.pipe.borrow_mut().written.clear();
+        server
     }
 
     fn arrive(&mut self, bytes: &[u8]) {
         let mut context = Context::from_waker(Waker::noop());
-        self.script.borrow_mut().arrived.extend(bytes);
+        self.pipe.borrow_mut().arrived.extend(bytes);
         while !self.is_over {
             match self.connection.poll_accept(&mut context) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
@@ -149,7 +101,7 @@ impl Judge {
                         .headers
                         .iter()
                         .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
-                    let seen = Seen {
+                    let seen = RequestOutcome {
                         method: head.method.to_string(),
                         path: head.uri.path().to_owned(),
                         fields: sorted(fields.collect()),
@@ -188,9 +140,9 @@ impl Judge {
         has_moved
     }
 
-    fn verdict(self) -> Verdict {
-        let mut reasons = reasons(&frames(&self.script.borrow().sent));
-        Verdict {
+    fn outcome(self) -> ConnectionOutcome {
+        let mut reasons = reasons(&frames(&self.pipe.borrow().written));
+        ConnectionOutcome {
             end: reasons.remove(&0),
             resets: reasons,
             calls: self
@@ -202,14 +154,14 @@ impl Judge {
     }
 }
 
-fn our_verdict(wire: &[Vec<u8>]) -> Verdict {
-    let mut server = Server::greeted(false);
+fn our_outcome(wire: &[Vec<u8>]) -> ConnectionOutcome {
+    let mut server = TestServer::greeted(false);
     wire.iter().for_each(|piece| server.arrive(piece));
     let mut reasons = reasons(&server.take_sent());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let calls = server.calls.iter().map(|(id, call)| {
         let fields = call.head.fields.iter();
-        let seen = Seen {
+        let seen = RequestOutcome {
             method: text(&call.head.method),
             path: text(&call.head.path),
             fields: sorted(
@@ -222,7 +174,7 @@ fn our_verdict(wire: &[Vec<u8>]) -> Verdict {
         };
         (*id, seen)
     });
-    Verdict {
+    ConnectionOutcome {
         calls: calls.collect(),
         end: reasons.remove(&0),
         resets: reasons,
@@ -231,12 +183,12 @@ fn our_verdict(wire: &[Vec<u8>]) -> Verdict {
 
 /// Header blocks as a client writes them, whose table the client knows.
 #[derive(Default)]
-struct Fields {
+struct BlockWriter {
     /// How many fields have gone into the table.
     table_count: usize,
 }
 
-impl Fields {
+impl BlockWriter {
     fn string(random: &mut Random, out: &mut Vec<u8>, text: &[u8]) {
         let coded = huffman_of(text);
         let (flag, bytes) = match random.is_one_in(2) {
@@ -258,8 +210,8 @@ impl Fields {
         let kind = random.pick(&[0x00, 0x10, 0x40]);
         self.table_count += usize::from(kind == 0x40);
         out.push(kind);
-        Fields::string(random, out, name);
-        Fields::string(random, out, value);
+        BlockWriter::string(random, out, name);
+        BlockWriter::string(random, out, value);
     }
 
     /// The head of a request, and whether it is one.
@@ -315,7 +267,7 @@ impl Fields {
 /// that are too long, floods, names and values with characters that they may not have (h2 ends the
 /// connection, we the stream), and pseudo-fields in trailers.
 fn random_frames(random: &mut Random) -> Vec<Vec<u8>> {
-    let mut fields = Fields::default();
+    let mut fields = BlockWriter::default();
     let (mut wire, mut next) = (Vec::new(), 1u32);
     // Open calls; those that have ended are not spoken of again.
     let mut open: Vec<u32> = Vec::new();
@@ -428,9 +380,9 @@ fn h2_and_we_are_of_one_mind() {
     let seed_count = seeds.len();
     for seed in seeds {
         let wire = random_frames(&mut Random(seed));
-        let mut judge = Judge::new();
-        wire.iter().for_each(|piece| judge.arrive(piece));
-        let (expected, ours) = (judge.verdict(), our_verdict(&wire));
+        let mut server = H2Server::new();
+        wire.iter().for_each(|piece| server.arrive(piece));
+        let (expected, ours) = (server.outcome(), our_outcome(&wire));
         ended += usize::from(ours.end.is_some());
         reset += ours.resets.len();
         calls += ours.calls.len();

@@ -6,21 +6,27 @@ mod corpus;
 mod judge;
 mod rules;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
+use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
 use crate::frame::{ACK, FRAME_HEAD_BYTES, FrameHead, GOAWAY, PREFACE, RST_STREAM, SETTINGS};
 use crate::hpack::Decoder;
-use crate::sinks::BodyReader;
+use crate::readers::BodyReader;
 use crate::{
-    Accepted, Connection, ConnectionError, PingPolicy, ReceiveFailure, RequestHeaders, SinkProgress,
+    AcceptedRequest, Connection, ConnectionError, PingPolicy, ReaderProgress, ReceiveError,
+    RequestHeaders,
 };
 
 /// Bodies begin with their length.
 const LENGTH_BYTES: usize = 4;
-/// Of a reader that is worth being lent.
+/// Of a reader that is worth being attached.
 const LENT_BYTES_MIN: usize = 2000;
 
 /// Numbers that look random.
@@ -106,7 +112,7 @@ impl VecReader {
 }
 
 impl BodyReader for VecReader {
-    type Fault = ();
+    type Error = ();
 
     fn left(&self) -> usize {
         self.bytes.len() - self.filled
@@ -139,6 +145,52 @@ impl BodyReader for VecReader {
     fn trim(&mut self) {}
 }
 
+/// What is on its way to h2, and what h2 has written.
+#[derive(Default)]
+struct MemoryPipe {
+    arrived: VecDeque<u8>,
+    written: Vec<u8>,
+}
+
+/// A socket for h2. Who fills the pipe polls h2 as well.
+struct MemorySocket(Rc<RefCell<MemoryPipe>>);
+
+impl AsyncRead for MemorySocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut pipe = self.0.borrow_mut();
+        let count = target.remaining().min(pipe.arrived.len());
+        if count == 0 {
+            return Poll::Pending;
+        }
+        let bytes: Vec<u8> = pipe.arrived.drain(..count).collect();
+        target.put_slice(&bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for MemorySocket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+        source: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.borrow_mut().written.extend_from_slice(source);
+        Poll::Ready(Ok(source.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// How a call stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallState {
@@ -147,19 +199,19 @@ enum CallState {
     Reset,
 }
 
-struct Call {
+struct TestCall {
     head: RequestHeaders,
     /// Of the body, what has been taken; with a reader, what came before it and behind it.
     prefix: Vec<u8>,
     reader: Option<VecReader>,
-    is_lent: bool,
+    is_attached: bool,
     excess: Vec<u8>,
     state: CallState,
 }
 
-impl Call {
+impl TestCall {
     fn take(&mut self, mut part: &[u8]) {
-        if self.reader.is_none() && !self.is_lent {
+        if self.reader.is_none() && !self.is_attached {
             let missing = LENGTH_BYTES - self.prefix.len();
             let (own, rest) = part.split_at(part.len().min(missing));
             self.prefix.extend(own);
@@ -188,25 +240,25 @@ impl Call {
 }
 
 /// A connection with calls that read all they get.
-struct Server {
+struct TestServer {
     http2: Connection<VecReader>,
     arrived: VecDeque<u8>,
     /// At most so many bytes per receive.
     receive_max: usize,
-    lends_readers: bool,
-    calls: BTreeMap<u32, Call>,
+    attaches_readers: bool,
+    calls: BTreeMap<u32, TestCall>,
     sent: Vec<u8>,
     error: Option<ConnectionError>,
     direct_bytes: usize,
 }
 
-impl Server {
-    fn new(lends_readers: bool) -> Server {
-        Server {
+impl TestServer {
+    fn new(attaches_readers: bool) -> TestServer {
+        TestServer {
             http2: Connection::new(pings(), 1),
             arrived: VecDeque::new(),
             receive_max: 16 << 10,
-            lends_readers,
+            attaches_readers,
             calls: BTreeMap::new(),
             sent: Vec::new(),
             error: None,
@@ -215,8 +267,8 @@ impl Server {
     }
 
     /// One that has seen a preface and settings.
-    fn greeted(lends_readers: bool) -> Server {
-        let mut server = Server::new(lends_readers);
+    fn greeted(attaches_readers: bool) -> TestServer {
+        let mut server = TestServer::new(attaches_readers);
         server.arrive(PREFACE);
         server.arrive(&frame(SETTINGS, 0, 0, &[]));
         server.arrive(&frame(SETTINGS, ACK, 0, &[]));
@@ -233,14 +285,14 @@ impl Server {
                 self.http2.end(error);
                 self.error = Some(error);
             }
-            while let Some(Accepted { stream, head }) = self.http2.next_accepted() {
+            while let Some(AcceptedRequest { stream, head }) = self.http2.next_accepted() {
                 self.calls.insert(
                     stream,
-                    Call {
+                    TestCall {
                         head,
                         prefix: Vec::new(),
                         reader: None,
-                        is_lent: false,
+                        is_attached: false,
                         excess: Vec::new(),
                         state: CallState::Open,
                     },
@@ -280,7 +332,7 @@ impl Server {
                 self.direct_bytes += received;
                 Ok(())
             }
-            Some(Poll::Ready(Err(ReceiveFailure::Connection(error)))) => Err(error),
+            Some(Poll::Ready(Err(ReceiveError::Connection(error)))) => Err(error),
             Some(other) => unreachable!("{other:?}"),
             None => {
                 let mut buffer = vec![0; 16 << 10];
@@ -298,17 +350,20 @@ impl Server {
                     .reader
                     .as_ref()
                     .is_some_and(|reader| reader.left() >= LENT_BYTES_MIN);
-                if self.lends_readers && is_worth {
-                    call.is_lent = self.http2.offer(*id, &mut call.reader, Waker::noop());
+                if self.attaches_readers && is_worth {
+                    call.is_attached =
+                        self.http2
+                            .attach_reader(*id, &mut call.reader, Waker::noop());
                 }
-                if call.is_lent {
-                    if let SinkProgress::Open { .. } = self.http2.poll_sink(*id, Waker::noop()) {
+                if call.is_attached {
+                    if let ReaderProgress::Open { .. } = self.http2.poll_reader(*id, Waker::noop())
+                    {
                         break;
                     }
-                    let (reader, fault) = self.http2.withdraw(*id).expect("it was lent");
+                    let (reader, fault) = self.http2.detach_reader(*id).expect("it was attached");
                     assert_eq!(fault, None);
                     call.reader = Some(reader);
-                    call.is_lent = false;
+                    call.is_attached = false;
                 }
                 match self.http2.poll_body(*id, &mut context) {
                     Poll::Ready(Some(Ok(part))) => call.take(&part),
@@ -320,10 +375,10 @@ impl Server {
         }
     }
 
-    /// Calls take what their lent readers have so far.
+    /// Calls take what their attached readers have so far.
     fn take_back_readers(&mut self) {
         for (id, call) in &mut self.calls {
-            if let Some((reader, _)) = self.http2.withdraw(*id) {
+            if let Some((reader, _)) = self.http2.detach_reader(*id) {
                 call.reader = Some(reader);
             }
         }
@@ -370,7 +425,7 @@ fn reasons(frames: &[(FrameHead, Vec<u8>)]) -> BTreeMap<u32, u32> {
 }
 
 /// The fields of a block that a server sent.
-fn fields(decoder: &mut Decoder, block: &[u8]) -> Vec<(String, String)> {
+pub(crate) fn fields(decoder: &mut Decoder, block: &[u8]) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     decoder.begin_block();
     let own = |text: &[u8]| String::from_utf8_lossy(text).into_owned();

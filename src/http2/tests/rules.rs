@@ -17,7 +17,7 @@ fn request(stream: u32, flags: u8) -> Vec<u8> {
 
 /// What becomes of a connection that is sent `wire`.
 fn outcome(wire: &[Vec<u8>]) -> (BTreeMap<u32, u32>, Vec<(u32, CallState)>) {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     server.arrive(&wire.concat());
     let states = server.calls.iter().map(|(id, call)| (*id, call.state));
     let states = states.collect();
@@ -167,6 +167,22 @@ fn a_window_may_not_grow_too_large_by_settings_either() {
 }
 
 #[test]
+fn of_several_windows_in_a_frame_the_last_counts() {
+    let window = |value: u32| [&[0, 4][..], &value.to_be_bytes()].concat();
+    let several = [window(0x7fff_ffff), window(0), window(1000)].concat();
+    let wire = [
+        request(1, OPEN),
+        update(1, 5000),
+        frame(SETTINGS, 0, 0, &several),
+    ];
+    let mut server = TestServer::greeted(false);
+    server.arrive(&wire.concat());
+    assert_eq!(reasons(&server.take_sent()), BTreeMap::new());
+    let stream = server.http2.streams.get(1).expect("open");
+    assert_eq!(stream.send_window, 6000);
+}
+
+#[test]
 fn what_ends_a_stream() {
     let open = request(1, OPEN);
     let with_length = |length: u8| {
@@ -275,7 +291,7 @@ fn what_is_allowed() {
     for wire in table {
         let whole = wire.concat();
         for cut in [1, 3, 9, 10, whole.len()] {
-            let mut server = Server::greeted(false);
+            let mut server = TestServer::greeted(false);
             whole.chunks(cut).for_each(|piece| server.arrive(piece));
             assert_eq!(reasons(&server.take_sent()), BTreeMap::new(), "{wire:?}");
             let call = &server.calls[&1];
@@ -294,7 +310,7 @@ fn what_is_allowed() {
 
 #[test]
 fn frames_of_streams_that_are_over_change_nothing() {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     server.arrive(&request(1, OPEN));
     server.http2.reset(1, Reason::CANCEL);
     server.release_calls();
@@ -321,7 +337,7 @@ fn frames_of_streams_that_are_over_change_nothing() {
 
 #[test]
 fn pings_and_settings_are_answered() {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     server.arrive(&frame(PING, 0, 0, b"12345678"));
     server.arrive(&frame(SETTINGS, 0, 0, &[]));
     assert!(!server.http2.is_client_leaving());
@@ -342,7 +358,7 @@ fn pings_and_settings_are_answered() {
 
 #[test]
 fn the_end_is_announced_and_named() {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     server.arrive(&request(1, OPEN));
     server.http2.announce_end();
     server.arrive(&request(3, OPEN));
@@ -366,7 +382,7 @@ fn the_end_is_announced_and_named() {
 
 #[test]
 fn answers_go_as_the_windows_allow() {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     let mut context = Context::from_waker(Waker::noop());
     server.arrive(&request(1, WHOLE));
     let status = [HeaderField::repeated(0, "grpc-status", b"0")];
@@ -432,7 +448,7 @@ fn answers_go_as_the_windows_allow() {
 
 #[test]
 fn those_who_wait_for_the_connections_window_take_turns() {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     let mut context = Context::from_waker(Waker::noop());
     let streams = [1, 3, 5];
     let mut payloads: Vec<_> = streams
@@ -469,7 +485,7 @@ fn those_who_wait_for_the_connections_window_take_turns() {
 
 #[test]
 fn a_full_queue_holds_answers_back() {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     let mut context = Context::from_waker(Waker::noop());
     server.arrive(&frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0, 0, 0]));
     server.arrive(&frame(WINDOW_UPDATE, 0, 0, &0x7f00_0000u32.to_be_bytes()));
@@ -502,12 +518,12 @@ fn who_resets_too_much_is_left() {
             })
             .collect()
     };
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     server.receive_max = usize::MAX;
     server.http2.receive(&both(200).concat(), 1).expect("borne");
     assert!(server.http2.next_accepted().is_none());
     assert!(!server.http2.has_streams());
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     let error = server
         .http2
         .receive(&both(201).concat(), 1)
@@ -544,7 +560,7 @@ fn long_lists_get_an_answer() {
         wire.push(frame(CONTINUATION, 0, 1, &block));
     }
     wire.push(frame(CONTINUATION, END_HEADERS, 1, &[]));
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     server.arrive(&wire.concat());
     let sent = server.take_sent();
     assert_eq!(
@@ -559,7 +575,7 @@ fn long_lists_get_an_answer() {
 
 #[test]
 fn windows_bound_what_waits() {
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     // Of a call that takes nothing.
     let payload = [0; 64 << 10];
     server
@@ -580,7 +596,7 @@ fn windows_bound_what_waits() {
     assert_eq!(reasons(&server.take_sent()), BTreeMap::from([(1, 3)]));
     assert_eq!(server.http2.taken_bytes, (1 << 20) + 1);
     // Tiny parts cost no more than their bytes.
-    let mut server = Server::greeted(false);
+    let mut server = TestServer::greeted(false);
     server
         .http2
         .receive(&request(1, OPEN), 1)
@@ -598,7 +614,7 @@ fn windows_bound_what_waits() {
 
 #[test]
 fn other_protocols_are_told() {
-    let mut server = Server::new(false);
+    let mut server = TestServer::new(false);
     assert!(!server.http2.has_begun());
     server.arrive(b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(reasons(&server.take_sent()), BTreeMap::from([(0, 1)]));

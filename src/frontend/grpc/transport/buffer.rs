@@ -2,8 +2,6 @@
 
 use std::cell::Cell;
 
-use conch_memory::{OutOfMemory, try_reserve};
-
 const BUFFER_BYTES: usize = 64 << 10;
 
 thread_local! {
@@ -11,17 +9,12 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Lends the buffer to `work`. What is in it has no meaning.
-///
-/// # Errors
-/// There is no memory for it.
-pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> Result<T, OutOfMemory> {
+/// Lets `work` have the buffer. What is in it has no meaning.
+pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut buffer = BUFFER.take();
-    if buffer.is_empty() {
-        try_reserve(&mut buffer, BUFFER_BYTES)?;
-        buffer.resize(BUFFER_BYTES, 0);
-    }
+    // One per shard, whatever clients do: not to be refused.
+    buffer.resize(BUFFER_BYTES, 0);
     let outcome = work(&mut buffer);
     BUFFER.set(buffer);
-    Ok(outcome)
+    outcome
 }

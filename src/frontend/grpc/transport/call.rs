@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use conch_http2::{BodyFailure, HeaderField, Reason, SinkProgress, StreamGone};
+use conch_http2::{BodyError, HeaderField, ReaderProgress, Reason, StreamClosed};
 
-use super::Http2;
+use super::Http2Connection;
 use crate::grpc::infer::{MessageReader, ReadFault};
 use crate::grpc::status::GrpcStatus;
 
@@ -26,9 +26,9 @@ pub(in crate::grpc) enum DirectFailure {
     Timeout(GrpcStatus),
 }
 
-/// A part in a stream, until it is dropped.
+/// An accepted stream of a connection; released on drop.
 struct StreamHandle {
-    http2: Rc<RefCell<Http2>>,
+    http2: Rc<RefCell<Http2Connection>>,
     stream: u32,
 }
 
@@ -39,20 +39,22 @@ impl Drop for StreamHandle {
 }
 
 /// The body of a call, as it arrives.
-pub(in crate::grpc) struct CallBody(StreamHandle);
+pub(in crate::grpc) struct CallBody(Rc<StreamHandle>);
 
 /// What answers a call. If both it and the body are dropped before the answer is complete, the
 /// stream is reset.
-pub(in crate::grpc) struct Responder(StreamHandle);
+pub(in crate::grpc) struct Responder(Rc<StreamHandle>);
 
 /// The two sides of an accepted stream.
-pub(in crate::grpc) fn sides(http2: &Rc<RefCell<Http2>>, stream: u32) -> (CallBody, Responder) {
-    http2.borrow_mut().retain(stream);
-    let handle = || StreamHandle {
+pub(in crate::grpc) fn sides(
+    http2: &Rc<RefCell<Http2Connection>>,
+    stream: u32,
+) -> (CallBody, Responder) {
+    let handle = Rc::new(StreamHandle {
         http2: Rc::clone(http2),
         stream,
-    };
-    (CallBody(handle()), Responder(handle()))
+    });
+    (CallBody(Rc::clone(&handle)), Responder(handle))
 }
 
 impl CallBody {
@@ -61,8 +63,8 @@ impl CallBody {
     pub(in crate::grpc) fn poll_next(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, BodyFailure>>> {
-        let StreamHandle { http2, stream } = &self.0;
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let StreamHandle { http2, stream } = &*self.0;
         http2.borrow_mut().poll_body(*stream, context)
     }
 
@@ -91,38 +93,38 @@ impl CallBody {
         reader: &mut Option<MessageReader>,
         mut wait: impl FnMut(&mut Context<'_>, bool) -> Poll<GrpcStatus>,
     ) -> Result<(), DirectFailure> {
-        let StreamHandle { http2, stream } = &self.0;
-        let lent = LentReader {
+        let StreamHandle { http2, stream } = &*self.0;
+        let guard = ReaderGuard {
             http2,
             stream: *stream,
         };
         std::future::poll_fn(|context| {
             let mut state = http2.borrow_mut();
-            if reader.is_some() && !state.offer(*stream, reader, context.waker()) {
+            if reader.is_some() && !state.attach_reader(*stream, reader, context.waker()) {
                 return Poll::Ready(Ok(()));
             }
-            let has_progressed = match state.poll_sink(*stream, context.waker()) {
-                SinkProgress::Closed => return Poll::Ready(Ok(())),
-                SinkProgress::Open { has_progressed } => has_progressed,
+            let has_progressed = match state.poll_reader(*stream, context.waker()) {
+                ReaderProgress::Closed => return Poll::Ready(Ok(())),
+                ReaderProgress::Open { has_progressed } => has_progressed,
             };
             drop(state);
             let timeout = wait(context, has_progressed);
             timeout.map(|status| Err(DirectFailure::Timeout(status)))
         })
         .await?;
-        lent.take_back(reader)
+        guard.take_back(reader)
     }
 }
 
 /// A reader in the connection's hands, if it is there; ends with this.
-struct LentReader<'a> {
-    http2: &'a RefCell<Http2>,
+struct ReaderGuard<'a> {
+    http2: &'a RefCell<Http2Connection>,
     stream: u32,
 }
 
-impl LentReader<'_> {
+impl ReaderGuard<'_> {
     fn take_back(&self, reader: &mut Option<MessageReader>) -> Result<(), DirectFailure> {
-        let Some((own, fault)) = self.http2.borrow_mut().withdraw(self.stream) else {
+        let Some((own, fault)) = self.http2.borrow_mut().detach_reader(self.stream) else {
             return Ok(());
         };
         *reader = Some(own);
@@ -130,10 +132,10 @@ impl LentReader<'_> {
     }
 }
 
-impl Drop for LentReader<'_> {
+impl Drop for ReaderGuard<'_> {
     fn drop(&mut self) {
-        let lent = self.http2.borrow_mut().withdraw(self.stream);
-        drop(lent);
+        let guard = self.http2.borrow_mut().detach_reader(self.stream);
+        drop(guard);
     }
 }
 
@@ -147,8 +149,8 @@ impl Responder {
         status: u16,
         fields: &[HeaderField<'_>],
         ends_stream: bool,
-    ) -> Result<(), StreamGone> {
-        let StreamHandle { http2, stream } = &self.0;
+    ) -> Result<(), StreamClosed> {
+        let StreamHandle { http2, stream } = &*self.0;
         let mut http2 = http2.borrow_mut();
         http2.send_head(*stream, status, fields, ends_stream)
     }
@@ -161,8 +163,8 @@ impl Responder {
         &mut self,
         payload: &mut Bytes,
         context: &mut Context<'_>,
-    ) -> Poll<Result<usize, StreamGone>> {
-        let StreamHandle { http2, stream } = &self.0;
+    ) -> Poll<Result<usize, StreamClosed>> {
+        let StreamHandle { http2, stream } = &*self.0;
         http2.borrow_mut().poll_send_body(*stream, payload, context)
     }
 
@@ -173,20 +175,20 @@ impl Responder {
     pub(in crate::grpc) fn send_trailers(
         &mut self,
         fields: &[HeaderField<'_>],
-    ) -> Result<(), StreamGone> {
-        let StreamHandle { http2, stream } = &self.0;
+    ) -> Result<(), StreamClosed> {
+        let StreamHandle { http2, stream } = &*self.0;
         http2.borrow_mut().send_trailers(*stream, fields)
     }
 
     /// Ends the call without an answer.
     pub(in crate::grpc) fn reset(&mut self, reason: Reason) {
-        let StreamHandle { http2, stream } = &self.0;
+        let StreamHandle { http2, stream } = &*self.0;
         http2.borrow_mut().reset(*stream, reason);
     }
 
     /// Ready when the client has withdrawn the call, or is gone.
     pub(in crate::grpc) fn poll_reset(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let StreamHandle { http2, stream } = &self.0;
+        let StreamHandle { http2, stream } = &*self.0;
         http2.borrow_mut().poll_reset(*stream, context)
     }
 }

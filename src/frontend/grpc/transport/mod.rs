@@ -1,8 +1,9 @@
 //! The connection's socket, and the frames that go through it.
 //!
-//! What the socket has received goes to the connection's state ([`Http2`]) by way of a buffer of
-//! the shard; parts of large tensors go to their blocks. Frames wait in a queue for the end of the
-//! connection's turn, and leave together. With TLS in between nothing is received into blocks.
+//! What the socket has received goes to the connection's state ([`Http2Connection`]) by way of a
+//! buffer of the shard; parts of large tensors go to their blocks. Frames wait in a queue for the
+//! end of the connection's turn, and leave together. With TLS in between nothing is received into
+//! blocks.
 
 mod buffer;
 mod call;
@@ -13,7 +14,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use conch_engine::clock;
-use conch_http2::{Accepted, BodyReader, Connection, ConnectionError, PingPolicy, ReceiveFailure};
+use conch_http2::{
+    AcceptedRequest, BodyReader, Connection, ConnectionError, PingPolicy, ReceiveError,
+};
 use tokio::io::ReadBuf;
 
 use super::infer::{MessageReader, ReadFault};
@@ -25,7 +28,7 @@ use buffer::with_buffer;
 pub(in crate::grpc) use call::{CallBody, DirectFailure, Responder, sides};
 
 /// The state of a connection, for its task and its calls.
-pub(in crate::grpc) type Http2 = Connection<MessageReader>;
+pub(in crate::grpc) type Http2Connection = Connection<MessageReader>;
 
 /// Received in one turn of the connection, before other tasks of the shard get theirs.
 const TURN_BYTES_MAX: usize = 1 << 20;
@@ -44,7 +47,7 @@ pub(in crate::grpc) enum TurnEnd {
 pub(in crate::grpc) struct GrpcSocket {
     stream: ShardStream,
     session: Option<Box<TlsSession>>,
-    http2: Rc<RefCell<Http2>>,
+    http2: Rc<RefCell<Http2Connection>>,
     /// Since when the socket takes no more bytes; 0 if it does.
     blocked_since_ns: u64,
     /// The last receive filled all its room, so more is probably there.
@@ -71,7 +74,7 @@ impl GrpcSocket {
         }
     }
 
-    pub(in crate::grpc) fn http2(&self) -> &Rc<RefCell<Http2>> {
+    pub(in crate::grpc) fn http2(&self) -> &Rc<RefCell<Http2Connection>> {
         &self.http2
     }
 
@@ -85,7 +88,7 @@ impl GrpcSocket {
     pub(in crate::grpc) fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
-        mut accept: impl FnMut(Accepted),
+        mut accept: impl FnMut(AcceptedRequest),
     ) -> Poll<TurnEnd> {
         let mut turn_bytes = 0;
         loop {
@@ -104,8 +107,8 @@ impl GrpcSocket {
             match ready!(self.poll_receive_once(context)) {
                 Ok(0) => return Poll::Ready(TurnEnd::Closed),
                 Ok(received) => turn_bytes += received,
-                Err(ReceiveFailure::Io(_)) => return Poll::Ready(TurnEnd::Closed),
-                Err(ReceiveFailure::Connection(error)) => {
+                Err(ReceiveError::Io(_)) => return Poll::Ready(TurnEnd::Closed),
+                Err(ReceiveError::Connection(error)) => {
                     self.refuse(error);
                     return Poll::Ready(TurnEnd::Refused);
                 }
@@ -123,7 +126,7 @@ impl GrpcSocket {
     fn poll_receive_once(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Result<usize, ReceiveFailure>> {
+    ) -> Poll<Result<usize, ReceiveError>> {
         let http2 = &mut *self.http2.borrow_mut();
         let stream = &mut self.stream;
         if self.session.is_none() {
@@ -135,7 +138,7 @@ impl GrpcSocket {
                 return outcome;
             }
         }
-        let outcome = with_buffer(|buffer| {
+        with_buffer(|buffer| {
             let room = match self.expects_more {
                 true => buffer.len(),
                 false => buffer.len().min(RECEIVED_BYTES),
@@ -154,11 +157,7 @@ impl GrpcSocket {
                 http2.receive(came, clock::monotonic_ns())?;
             }
             Poll::Ready(Ok(received))
-        });
-        match outcome {
-            Ok(outcome) => outcome,
-            Err(refused) => Poll::Ready(Err(ConnectionError::from(refused).into())),
-        }
+        })
     }
 
     /// Sends what is queued. Ready when the socket has all of it.
@@ -222,7 +221,7 @@ impl GrpcSocket {
 }
 
 impl BodyReader for MessageReader {
-    type Fault = ReadFault;
+    type Error = ReadFault;
 
     fn left(&self) -> usize {
         MessageReader::left(self)

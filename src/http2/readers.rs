@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use crate::frame::FrameHead;
 
-/// Streams of a connection whose readers it has at a time; the payload of others is queued.
-const SINKS_MAX: usize = 16;
+/// StreamTable of a connection whose readers it has at a time; the payload of others is queued.
+const READERS_MAX: usize = 16;
 
 /// What reads the body of a request, part by part.
 pub trait BodyReader {
-    type Fault: Copy + Debug;
+    type Error: Copy + Debug;
 
     /// Bytes of the body that are still to come.
     fn left(&self) -> usize;
@@ -27,7 +27,7 @@ pub trait BodyReader {
     ///
     /// # Errors
     /// The body is not to be read on.
-    fn room(&mut self, bytes: usize) -> Result<&mut [u8], Self::Fault>;
+    fn room(&mut self, bytes: usize) -> Result<&mut [u8], Self::Error>;
 
     /// What the last [`BodyReader::room`] holds behind what has been counted since.
     fn spare(&mut self) -> &[u8];
@@ -36,23 +36,23 @@ pub trait BodyReader {
     ///
     /// # Errors
     /// As of [`BodyReader::feed`].
-    fn advance(&mut self, count: usize) -> Result<(), Self::Fault>;
+    fn advance(&mut self, count: usize) -> Result<(), Self::Error>;
 
     /// Takes the next bytes of the body, at most as many as are left.
     ///
     /// # Errors
     /// The body is not to be read on.
-    fn feed(&mut self, bytes: &[u8]) -> Result<(), Self::Fault>;
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
     /// The room that has not been used is not needed.
     fn trim(&mut self);
 }
 
 /// The reader of one stream.
-pub(crate) struct Sink<R: BodyReader> {
+pub(crate) struct AttachedReader<R: BodyReader> {
     pub(crate) stream: u32,
     pub(crate) reader: R,
-    pub(crate) fault: Option<R::Fault>,
+    pub(crate) fault: Option<R::Error>,
     /// Frames of the stream are queued: the body is whole, or something else came.
     is_closed: bool,
     pub(crate) waker: Waker,
@@ -65,9 +65,14 @@ pub(crate) struct Sink<R: BodyReader> {
     pub(crate) expected_bytes: usize,
 }
 
-impl<R: BodyReader> Sink<R> {
-    pub(crate) fn new(stream: u32, reader: R, frame_length: usize, waker: &Waker) -> Box<Sink<R>> {
-        Box::new(Sink {
+impl<R: BodyReader> AttachedReader<R> {
+    pub(crate) fn new(
+        stream: u32,
+        reader: R,
+        frame_length: usize,
+        waker: &Waker,
+    ) -> Box<AttachedReader<R>> {
+        Box::new(AttachedReader {
             stream,
             reader,
             fault: None,
@@ -128,13 +133,13 @@ impl<R: BodyReader> Sink<R> {
         }
     }
 
-    fn note_outcome(&mut self, outcome: Result<(), R::Fault>) {
+    fn note_outcome(&mut self, outcome: Result<(), R::Error>) {
         if let Err(fault) = outcome {
             self.fail(fault);
         }
     }
 
-    pub(crate) fn fail(&mut self, fault: R::Fault) {
+    pub(crate) fn fail(&mut self, fault: R::Error) {
         self.fault = Some(fault);
         self.close();
     }
@@ -154,40 +159,40 @@ impl<R: BodyReader> Sink<R> {
 }
 
 /// Of one connection.
-pub(crate) struct Sinks<R: BodyReader> {
+pub(crate) struct AttachedReaders<R: BodyReader> {
     // Boxed: readers are large, and most connections have none.
-    open: SmallVec<[Box<Sink<R>>; 1]>,
+    open: SmallVec<[Box<AttachedReader<R>>; 1]>,
     /// The stream of the last frame for a reader, or what came before it if that is gone.
     last_stream: u32,
 }
 
-impl<R: BodyReader> Sinks<R> {
-    pub(crate) fn new() -> Sinks<R> {
-        Sinks {
+impl<R: BodyReader> AttachedReaders<R> {
+    pub(crate) fn new() -> AttachedReaders<R> {
+        AttachedReaders {
             open: SmallVec::new(),
             last_stream: 0,
         }
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.open.len() < SINKS_MAX
+        self.open.len() < READERS_MAX
     }
 
-    pub(crate) fn add(&mut self, sink: Box<Sink<R>>) {
-        self.open.push(sink);
+    pub(crate) fn add(&mut self, attached: Box<AttachedReader<R>>) {
+        self.open.push(attached);
     }
 
     /// A frame of `stream` comes, which is for its reader.
     pub(crate) fn note_frame(&mut self, stream: u32) {
         let before = std::mem::replace(&mut self.last_stream, stream);
-        if let Some(sink) = self.get(before) {
-            sink.follower = stream;
+        if let Some(attached) = self.get(before) {
+            attached.follower = stream;
         }
     }
 
     /// The stream whose frame probably comes behind the last one.
     pub(crate) fn first_follower(&mut self) -> Option<u32> {
-        let any = self.open.iter().find(|sink| sink.is_open())?.stream;
+        let any = self.open.iter().find(|attached| attached.is_open())?.stream;
         let last = self.last_stream;
         Some(self.follower_of(last).unwrap_or(any))
     }
@@ -196,7 +201,7 @@ impl<R: BodyReader> Sinks<R> {
     /// without those whose bodies are whole.
     pub(crate) fn follower_of(&mut self, stream: u32) -> Option<u32> {
         let mut follower = stream;
-        for _ in 0..SINKS_MAX {
+        for _ in 0..READERS_MAX {
             follower = self.get(follower)?.follower;
             if self.get(follower)?.is_open() {
                 return Some(follower);
@@ -205,21 +210,24 @@ impl<R: BodyReader> Sinks<R> {
         None
     }
 
-    pub(crate) fn get(&mut self, stream: u32) -> Option<&mut Sink<R>> {
-        self.iter_mut().find(|sink| sink.stream == stream)
+    pub(crate) fn get(&mut self, stream: u32) -> Option<&mut AttachedReader<R>> {
+        self.iter_mut().find(|attached| attached.stream == stream)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sink<R>> {
-        self.open.iter_mut().map(|sink| &mut **sink)
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut AttachedReader<R>> {
+        self.open.iter_mut().map(|attached| &mut **attached)
     }
 
-    /// Takes a sink out of service.
-    pub(crate) fn remove(&mut self, stream: u32) -> Option<Box<Sink<R>>> {
-        let index = self.open.iter().position(|sink| sink.stream == stream)?;
-        let sink = self.open.swap_remove(index);
+    /// Takes a attached out of service.
+    pub(crate) fn remove(&mut self, stream: u32) -> Option<Box<AttachedReader<R>>> {
+        let index = self
+            .open
+            .iter()
+            .position(|attached| attached.stream == stream)?;
+        let attached = self.open.swap_remove(index);
         for before in &mut self.open {
             if before.follower == stream {
-                before.follower = match sink.follower {
+                before.follower = match attached.follower {
                     follower if follower == stream => before.stream,
                     follower => follower,
                 };
@@ -228,6 +236,6 @@ impl<R: BodyReader> Sinks<R> {
                 }
             }
         }
-        Some(sink)
+        Some(attached)
     }
 }
