@@ -8,7 +8,7 @@
 
 use std::thread::{self, ThreadId};
 
-use crate::request::inline::InlineTurn;
+use crate::request::inline::{InlineOffer, InlineTurn};
 
 /// Part of the state of an execution.
 #[derive(Default)]
@@ -17,9 +17,19 @@ pub(super) struct InlineSteps {
     thread: Option<ThreadId>,
     /// What that thread owes the queue of a step, at most one.
     turn: Option<InlineTurn>,
+    /// Its submitter executes brief steps alone.
+    must_be_brief: bool,
 }
 
 impl InlineSteps {
+    /// Passes on what the submitter offers: steps are offered likewise.
+    pub(super) fn begin(&mut self, offer: &InlineOffer) {
+        if offer.is_open() {
+            self.must_be_brief = offer.is_for_brief();
+            self.open();
+        }
+    }
+
     /// From now on this thread may execute what it starts.
     pub(super) fn open(&mut self) {
         self.thread = Some(thread::current().id());
@@ -31,9 +41,14 @@ impl InlineSteps {
         self.turn.is_some()
     }
 
-    /// Whether a step that this thread starts is to be offered.
-    pub(super) fn is_open(&self) -> bool {
-        self.turn.is_none() && self.thread.is_some_and(|own| own == thread::current().id())
+    /// What is offered with a step that this thread starts.
+    pub(super) fn offer(&self) -> InlineOffer {
+        let is_open =
+            self.turn.is_none() && self.thread.is_some_and(|own| own == thread::current().id());
+        match is_open && self.must_be_brief {
+            true => InlineOffer::of_brief_execution(),
+            false => InlineOffer::new(is_open),
+        }
     }
 
     /// Notes what the queue of a step got for an offer.

@@ -8,8 +8,8 @@ use crate::request::inline::{InlineExecution, InlineQueue, InlineTurn};
 
 impl InlineQueue for Execution {
     /// Executes steps until one is left to a core, or half of the time is over: the next one may
-    /// take the rest.
-    fn execute_inline(&self, limit: Duration) -> Option<InlineExecution> {
+    /// take the rest. Other runs have turns of their own.
+    fn execute_inline(&self, limit: Duration, _budget: Duration) -> Option<InlineExecution> {
         let begin_ns = monotonic_ns();
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(begin_ns));
         let _guard = InlineGuard(self);

@@ -107,9 +107,7 @@ impl Execution {
             let mut state = run.state();
             state.depth = depth;
             state.live = Some(live);
-            if offer.is_open() {
-                state.inline.open();
-            }
+            state.inline.begin(offer);
         }
         run.arrive(StepEvent::Begin);
         if !offer.is_open() {

@@ -62,8 +62,10 @@ impl Execution {
             let slot = handle.shared().slot;
             let model = Arc::clone(&handle.shared().model);
             // A decoupled step may have to wait for those behind it.
-            let is_offered = !model.config.is_decoupled && self.state().inline.is_open();
-            let mut offer = InlineOffer::new(is_offered);
+            let mut offer = match model.config.is_decoupled {
+                true => InlineOffer::none(),
+                false => self.state().inline.offer(),
+            };
             let submitted = model.submit(handle, &mut offer);
             if let Some(turn) = offer.into_turn() {
                 self.state().inline.owe(turn);

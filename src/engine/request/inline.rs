@@ -2,7 +2,8 @@
 //!
 //! A submitter that has nothing else to do makes an [`InlineOffer`] with its request. A queue whose
 //! model can be executed so takes the offer: it wakes no core, and the submitter owes it an
-//! [`InlineTurn`].
+//! [`InlineTurn`]. A submitter that has more requests in flight makes an offer for those models
+//! whose executions take no longer than to wake a core.
 //!
 //! A submitter that is about to submit more offers to put off the wake-up of a core: it owes a turn
 //! as well, and drops it when it is done.
@@ -32,9 +33,10 @@ pub struct InlineExecution {
 /// A queue whose batches may be executed on other threads than its cores.
 pub trait InlineQueue: Send + Sync {
     /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
-    /// core goes on. None if it found nothing to execute, or no place. After an execution that took
-    /// longer, the queue takes fewer offers.
-    fn execute_inline(&self, limit: Duration) -> Option<InlineExecution>;
+    /// core goes on. Further batches, if there are any, begin within `budget`. None if it found
+    /// nothing to execute, or no place. After an execution that took longer, the queue takes fewer
+    /// offers.
+    fn execute_inline(&self, limit: Duration, budget: Duration) -> Option<InlineExecution>;
 
     /// Leaves what was submitted to a core.
     fn leave_to_core(&self);
@@ -52,6 +54,7 @@ enum OfferKind {
     #[default]
     Nothing,
     Execution,
+    BriefExecution,
     LaterWake,
 }
 
@@ -72,6 +75,15 @@ impl InlineOffer {
         }
     }
 
+    /// An offer to execute models whose executions are known to be brief. Whoever makes one looks
+    /// for [`InlineOffer::into_turn`] soon.
+    pub fn of_brief_execution() -> InlineOffer {
+        InlineOffer {
+            offered: OfferKind::BriefExecution,
+            turn: None,
+        }
+    }
+
     /// An offer to wake a core later, once for several requests: by a drop of
     /// [`InlineOffer::into_turn`], which is soon.
     pub fn of_later_wake() -> InlineOffer {
@@ -83,7 +95,15 @@ impl InlineOffer {
 
     /// Whether a queue may have its batch executed by the submitter.
     pub(crate) fn is_open(&self) -> bool {
-        self.offered == OfferKind::Execution
+        matches!(
+            self.offered,
+            OfferKind::Execution | OfferKind::BriefExecution
+        )
+    }
+
+    /// Whether it is for brief executions alone.
+    pub(crate) fn is_for_brief(&self) -> bool {
+        self.offered == OfferKind::BriefExecution
     }
 
     /// Whether a queue may leave it to the submitter to wake a core.
@@ -107,9 +127,16 @@ impl InlineOffer {
 pub struct InlineTurn(Option<Arc<dyn InlineQueue>>);
 
 impl InlineTurn {
-    /// Executes; see [`InlineQueue::execute_inline`]. Replies are delivered before it returns.
-    pub fn run(mut self, limit: Duration) -> Option<InlineExecution> {
-        self.0.take()?.execute_inline(limit)
+    /// Executes a batch; see [`InlineQueue::execute_inline`]. Replies are delivered before it
+    /// returns.
+    pub fn run(self, limit: Duration) -> Option<InlineExecution> {
+        self.run_within(limit, Duration::ZERO)
+    }
+
+    /// Executes a batch, and further ones that begin within `budget`: for a submitter that owes
+    /// several turns, of which others may find nothing left then.
+    pub fn run_within(mut self, limit: Duration, budget: Duration) -> Option<InlineExecution> {
+        self.0.take()?.execute_inline(limit, budget)
     }
 }
 
@@ -139,7 +166,7 @@ mod tests {
     }
 
     impl InlineQueue for Fake {
-        fn execute_inline(&self, _limit: Duration) -> Option<InlineExecution> {
+        fn execute_inline(&self, _limit: Duration, _budget: Duration) -> Option<InlineExecution> {
             self.executed.fetch_add(1, Ordering::Relaxed);
             Some(EXECUTED)
         }

@@ -66,7 +66,7 @@ impl Executor for InlineModel {
 }
 
 impl InlineQueue for InlineModel {
-    fn execute_inline(&self, _limit: Duration) -> Option<InlineExecution> {
+    fn execute_inline(&self, _limit: Duration, _budget: Duration) -> Option<InlineExecution> {
         self.owed_count.fetch_sub(1, Ordering::Relaxed);
         let batch = self.queue.form_now();
         if batch.is_empty() {

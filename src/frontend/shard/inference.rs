@@ -122,7 +122,6 @@ impl Shard {
         };
         // Its deadline would come while the shard executes or waits.
         let may_wait = deadline_ns.is_none();
-        let may_execute = may_wait && self.in_flight.borrow().len() == 1;
         let is_courteous = self.yield_policy.wish();
         let is_awaited = self.brief_wait.expect_reply(may_wait && self.is_alone(1));
         if is_courteous || is_awaited {
@@ -137,7 +136,7 @@ impl Shard {
         let wakes_later = self.owed_wakes.take_let_in() && self.admission.has_any();
         let mut offer = match wakes_later {
             true => InlineOffer::of_later_wake(),
-            false => InlineOffer::new(may_execute && byte_count <= INLINE_BYTES_MAX),
+            false => self.offer_execution(may_wait && byte_count <= INLINE_BYTES_MAX),
         };
         let submitted = engine.submit(
             permit,
@@ -153,7 +152,7 @@ impl Shard {
                 self.look_at_end_of_turn();
             }
             Some(turn) => {
-                self.owed_execution.owe(turn);
+                self.owed_executions.owe(turn);
                 self.look_at_end_of_turn();
             }
             None => {}
@@ -162,6 +161,15 @@ impl Shard {
             self.in_flight.borrow_mut().release(slot);
         }
         Ok((slot, submitted?))
+    }
+
+    /// Offers to execute the request that is submitted next, if it `may_be_executed` here.
+    fn offer_execution(&self, may_be_executed: bool) -> InlineOffer {
+        match self.in_flight.borrow().len() {
+            _ if !may_be_executed => InlineOffer::none(),
+            1 => InlineOffer::new(true),
+            _ => InlineOffer::of_brief_execution(),
+        }
     }
 
     /// Who sends a request, by the header that says so; none where nobody wants to know. `find`

@@ -19,7 +19,7 @@ mod inference;
 pub(crate) mod link;
 mod long_turns;
 pub(crate) mod offload;
-mod owed_execution;
+mod owed_executions;
 mod owed_wakes;
 mod response;
 mod runtime;

@@ -19,7 +19,7 @@ use super::frontend_metrics::FrontendMetrics;
 use super::in_flight::InFlight;
 use super::link::{Protocol, ShardHandle};
 use super::offload::{Offload, OffloadThreads};
-use super::owed_execution::OwedExecution;
+use super::owed_executions::OwedExecutions;
 use super::owed_wakes::OwedWakes;
 use super::runtime::{GAINS_BY_BRIEF_WAITS, Task};
 use super::slab::Slab;
@@ -51,7 +51,7 @@ pub struct Shard {
     pub(super) completion: Arc<dyn Completion>,
     pub(super) yield_policy: YieldPolicy,
     pub(super) brief_wait: BriefWait,
-    pub(super) owed_execution: OwedExecution,
+    pub(super) owed_executions: OwedExecutions,
     pub(super) owed_wakes: OwedWakes,
     pub(super) pump_waker: RefCell<Option<Waker>>,
     /// Connections that were asked to rest, and whose memory the system has not been given.
@@ -112,7 +112,7 @@ impl Shard {
             completion,
             yield_policy: YieldPolicy::new(!options.shards_spin),
             brief_wait: BriefWait::new(GAINS_BY_BRIEF_WAITS && !options.shards_spin),
-            owed_execution: OwedExecution::default(),
+            owed_executions: OwedExecutions::default(),
             owed_wakes: OwedWakes::new(),
             pump_waker: RefCell::new(None),
             rested_count: Cell::new(0),

@@ -183,7 +183,7 @@ impl Shard {
                 let messages = receiver.take();
                 (!messages.is_empty()).then_some(messages)
             };
-            let offered = if self.owed_execution.execute() {
+            let offered = if self.owed_executions.execute() {
                 // A core may have been left with it, for longer than it is worth to wait.
                 self.yield_policy.forget();
                 self.brief_wait.forget_reply();

@@ -245,9 +245,18 @@ fn without_a_notification_work_for_another_is_lost() {
     named(&[1], false, false);
 }
 
-/// One worker; one producer that submits, and one that pushes and then drives the scheduler itself,
-/// or if `is_left` wakes a worker.
-fn pushed(is_left: bool) {
+/// What a producer does that pushed without a wake-up.
+#[derive(Clone, Copy)]
+enum Afterwards {
+    /// It leaves it to a worker.
+    Wake,
+    Drive,
+    /// It drives as long as work is left, twice at most.
+    DriveOn,
+}
+
+/// One worker; one producer that submits, and one that pushes and sees to it itself.
+fn pushed(afterwards: Afterwards) {
     const COUNT: u64 = 2;
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
@@ -277,13 +286,31 @@ fn pushed(is_left: bool) {
             move || drop(pool.submit(Node::new(())))
         });
         let is_first = pool.push(Node::new(())).is_ok_and(|is_first| is_first);
-        if is_left {
+        match afterwards {
             // If the other was first, it wakes the worker.
-            if is_first {
-                pool.wake_one();
+            Afterwards::Wake if is_first => pool.wake_one(),
+            Afterwards::Wake => {}
+            Afterwards::Drive => {
+                if let Some((Some(batch), _)) = pool.try_drive(&clock, Pairs::drive) {
+                    count(batch);
+                }
             }
-        } else if let Some((Some(batch), _)) = pool.try_drive(&clock, Pairs::drive) {
-            count(batch);
+            Afterwards::DriveOn => {
+                let mut is_left = false;
+                for _ in 0..2 {
+                    let Some(visit) = pool.try_drive_unwoken(&clock, Pairs::drive) else {
+                        break;
+                    };
+                    is_left = visit.is_left;
+                    visit.result.map(&count);
+                    if !is_left {
+                        break;
+                    }
+                }
+                if is_left {
+                    pool.wake_one();
+                }
+            }
         }
         other.join().unwrap();
         core.join().unwrap();
@@ -293,12 +320,13 @@ fn pushed(is_left: bool) {
 
 #[test]
 fn what_a_producer_drives_itself_is_executed() {
-    pushed(false);
+    pushed(Afterwards::Drive);
+    pushed(Afterwards::DriveOn);
 }
 
 #[test]
 fn what_a_producer_leaves_to_workers_is_executed() {
-    pushed(true);
+    pushed(Afterwards::Wake);
 }
 
 /// One thread with the workers of two pools, each of which gets one request from a thread of its

@@ -89,6 +89,15 @@ pub struct NextBatch<B> {
     pub unwatched_deadline_ns: Option<u64>,
 }
 
+/// What became of a drive from outside the workers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Visit<R> {
+    pub result: R,
+    pub poll_state: PollState,
+    /// There is work left, maybe for later, or another thread looked meanwhile.
+    pub is_left: bool,
+}
+
 /// How a wait with a limit ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LimitedWait<B> {
@@ -486,6 +495,20 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         clock: &impl Clock,
         drive: impl FnOnce(&mut S, Drained<L>, u64) -> (R, PollState),
     ) -> Option<(R, PollState)> {
+        let visit = self.try_drive_unwoken(clock, drive)?;
+        if visit.is_left {
+            self.idle.unpark_one();
+        }
+        Some((visit.result, visit.poll_state))
+    }
+
+    /// As [`WorkerPool::try_drive`], but wakes nobody for what is left: the caller drives again
+    /// soon, or calls [`WorkerPool::wake_one`].
+    pub fn try_drive_unwoken<R>(
+        &self,
+        clock: &impl Clock,
+        drive: impl FnOnce(&mut S, Drained<L>, u64) -> (R, PollState),
+    ) -> Option<Visit<R>> {
         let mut scheduler = self.lock.try_lock()?;
         let arrivals = self.inbox.take_all();
         let (result, poll_state) = drive(&mut scheduler, arrivals, clock.now_ns());
@@ -493,14 +516,14 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         let is_wanted = scheduler.release();
         fence(Ordering::SeqCst);
         self.unpark_notified();
-        if is_wanted
-            || poll_state.is_ready
-            || !self.inbox.is_empty()
-            || poll_state.deadline_ns != NEVER_NS
-        {
-            self.idle.unpark_one();
-        }
-        Some((result, poll_state))
+        Some(Visit {
+            result,
+            poll_state,
+            is_left: is_wanted
+                || poll_state.is_ready
+                || !self.inbox.is_empty()
+                || poll_state.deadline_ns != NEVER_NS,
+        })
     }
 
     fn has_news(&self, clock: &impl Clock, has_seen_closing: bool) -> bool {

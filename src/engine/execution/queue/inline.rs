@@ -8,18 +8,21 @@ use conch_config::{InlinePolicy, InstanceKind, Scheduling};
 use crate::OwnedRequest;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, deadline_of};
-use crate::execution::seat::Seat;
+use crate::execution::seat::{Seat, SeatState};
 use crate::request::inline::{INLINE_BYTES_MAX, InlineExecution, InlineQueue, Progress};
 
 /// Batches of more requests are left to the core: each takes some microseconds.
 const INLINE_REQUESTS_MAX: usize = 16;
 /// Offers that are refused at first: a new model's executions take longer.
 pub(crate) const FIRST_REFUSALS: u32 = 16;
+/// Executions up to this are brief: the submitter would spend about as long on waking a core and on
+/// taking in what that delivers.
+const BRIEF: Duration = Duration::from_micros(10);
 
 impl ModelQueue {
     /// Lets other threads execute at `seat`, if its instance is made for that or its model says so,
-    /// and its queue forms a batch of whatever is there. One core's seat is enough: only submitters
-    /// that are alone make offers.
+    /// and its queue forms a batch of whatever is there. One core's seat is enough: submitters are
+    /// alone, or executions are brief.
     pub(crate) fn open_seat(&self, seat: &Arc<Seat>) {
         let is_immediate = match &self.config.scheduling {
             Scheduling::Default => true,
@@ -54,10 +57,16 @@ impl ModelQueue {
         }
     }
 
-    /// This queue, if a batch can be executed inline now.
-    pub(crate) fn inline(&self) -> Option<Arc<dyn InlineQueue>> {
+    /// This queue, if a batch can be executed inline now; with `must_be_brief`, and is likely to be
+    /// executed shortly.
+    pub(crate) fn inline(&self, must_be_brief: bool) -> Option<Arc<dyn InlineQueue>> {
         let seat = self.inline_seat.load();
-        if !self.pool.is_idle(seat.as_ref()?.core()) || !self.inline_backoff.is_due() {
+        // A core that is awake and executes nothing may be faster: then nothing is lost. Left with
+        // all requests of a submitter that shares its CPU, it would not come to its end.
+        if seat.as_ref()?.is_busy()
+            || !self.inline_backoff.is_due()
+            || must_be_brief && !self.brief_backoff.is_due()
+        {
             return None;
         }
         let queue = self.own.upgrade()?;
@@ -66,7 +75,7 @@ impl ModelQueue {
 }
 
 impl InlineQueue for ModelQueue {
-    fn execute_inline(&self, limit: Duration) -> Option<InlineExecution> {
+    fn execute_inline(&self, limit: Duration, budget: Duration) -> Option<InlineExecution> {
         let seat = self.inline_seat.load_full();
         let Some((seat, mut state)) = seat
             .as_ref()
@@ -75,20 +84,62 @@ impl InlineQueue for ModelQueue {
             self.leave_to_core();
             return None;
         };
-        let state_now = &mut *state;
-        let output = &mut state_now.output;
+        let mut executed = None;
+        loop {
+            let spent_ns = executed.map_or(0, |made: InlineExecution| made.duration_ns);
+            let (batch, is_left) = self.execute_batch(seat, &mut state, limit);
+            executed = batch
+                .map(|batch| InlineExecution {
+                    duration_ns: spent_ns + batch.duration_ns,
+                    ..batch
+                })
+                .or(executed);
+            let goes_on = batch.is_some_and(|batch| batch.progress == Progress::Done)
+                && executed.is_some_and(|made| u128::from(made.duration_ns) < budget.as_nanos());
+            if is_left && goes_on {
+                continue;
+            }
+            drop(state);
+            if batch.is_some_and(|batch| batch.progress == Progress::Open) {
+                seat.call();
+                self.pool.notify(seat.core());
+            }
+            if is_left {
+                self.leave_to_core();
+            }
+            return executed;
+        }
+    }
+
+    fn leave_to_core(&self) {
+        self.pool.wake_one();
+    }
+}
+
+impl ModelQueue {
+    /// Forms a batch and executes it at `seat`, which the thread has entered; whether there is more
+    /// to do. Nobody was woken for that.
+    fn execute_batch(
+        &self,
+        seat: &Seat,
+        state: &mut SeatState,
+        limit: Duration,
+    ) -> (Option<InlineExecution>, bool) {
+        let output = &mut state.output;
         // Where another thread has the lock, it looks again and wakes a core.
-        let visited = self
+        let visit = self
             .pool
-            .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
+            .try_drive_unwoken(&Monotonic, |scheduler, arrivals, now_ns| {
                 let poll_state = self.form(seat.core(), scheduler, arrivals, now_ns, output);
                 ((), poll_state)
             });
-        self.answer_unexecuted(deadline_of(visited).1, output, &mut state_now.pending);
+        let is_left = visit.as_ref().is_some_and(|visit| visit.is_left);
+        let visited = visit.map(|visit| (visit.result, visit.poll_state));
+        self.answer_unexecuted(deadline_of(visited).1, output, &mut state.pending);
         if output.batch.is_empty() {
             // A core was faster.
-            state_now.pending.flush();
-            return None;
+            state.pending.flush();
+            return (None, is_left);
         }
         let begin_ns = monotonic_ns();
         // It may have requests of other submitters.
@@ -96,20 +147,33 @@ impl InlineQueue for ModelQueue {
             && input_bytes(&output.batch) <= INLINE_BYTES_MAX;
         seat.begin_busy(0);
         let progress = if is_small {
-            state_now.begin(limit)
+            state.begin(limit)
         } else {
-            state_now.pending.flush();
-            state_now.leave();
+            state.pending.flush();
+            state.leave();
             Progress::Open
         };
         // Else once the core has ended it.
         if progress == Progress::Done {
             seat.end_busy();
         }
-        drop(state);
         let duration_ns = monotonic_ns().saturating_sub(begin_ns);
-        let was_brief = progress == Progress::Done && u128::from(duration_ns) <= limit.as_nanos();
-        if self.inline_backoff.note(was_brief) {
+        self.note_duration(progress, duration_ns, limit);
+        let execution = InlineExecution {
+            progress,
+            duration_ns,
+        };
+        (Some(execution), is_left)
+    }
+
+    /// Has further offers taken, or refused for a while.
+    fn note_duration(&self, progress: Progress, duration_ns: u64, limit: Duration) {
+        let took_at_most = |limit: Duration| {
+            progress == Progress::Done && u128::from(duration_ns) <= limit.as_nanos()
+        };
+        // Failure: other submitters hear of it by their offers.
+        let _ = self.brief_backoff.note(took_at_most(BRIEF));
+        if self.inline_backoff.note(took_at_most(limit)) {
             conch_log::verbose!(
                 1,
                 "model '{}' is left to its cores for a while: an inline execution did not end \
@@ -118,18 +182,6 @@ impl InlineQueue for ModelQueue {
                 limit.as_micros()
             );
         }
-        if progress == Progress::Open {
-            seat.call();
-            self.pool.notify(seat.core());
-        }
-        Some(InlineExecution {
-            progress,
-            duration_ns,
-        })
-    }
-
-    fn leave_to_core(&self) {
-        self.pool.wake_one();
     }
 }
 

@@ -82,6 +82,8 @@ pub struct ModelQueue {
     /// Where threads that submit may execute.
     inline_seat: ArcSwapOption<Seat>,
     inline_backoff: TrialBackoff,
+    /// Of offers for brief executions.
+    brief_backoff: TrialBackoff,
     /// Why it takes no more requests, if its device does not answer.
     fault: OnceLock<Error>,
     /// Called once, when there is a fault. No request takes this lock.
@@ -162,6 +164,7 @@ impl ModelQueue {
             usage,
             inline_seat: ArcSwapOption::empty(),
             inline_backoff: TrialBackoff::skipping(FIRST_REFUSALS),
+            brief_backoff: TrialBackoff::skipping(0),
             fault: OnceLock::new(),
             fault_listener: Mutex::default(),
             order: preserves_order(config).then(Arc::default),

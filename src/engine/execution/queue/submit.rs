@@ -171,7 +171,7 @@ impl ModelQueue {
         let is_member = handle.shared().member.is_some();
         if !is_member
             && offer.is_open()
-            && let Some(queue) = self.inline()
+            && let Some(queue) = self.inline(offer.is_for_brief())
         {
             self.pool.push(handle)?;
             offer.take(queue);

@@ -161,10 +161,8 @@ fn text_of(value: &[u8]) -> Result<&str, HeadRefusal> {
 /// for two.
 pub(crate) fn find_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, HeadRefusal> {
     // The end is four bytes long, and the line feed at `seen - 1` was already looked at.
-    for (index, byte) in bytes.iter().enumerate().skip(seen) {
-        if *byte != b'\n' {
-            continue;
-        }
+    for index in memchr::memchr_iter(b'\n', bytes.get(seen..).unwrap_or(&[])) {
+        let index = seen + index;
         let before = bytes.get(index.saturating_sub(3)..index).unwrap_or(&[]);
         match before {
             [.., b'\r', b'\n', b'\r'] => return Ok(Some(index + 1)),
@@ -182,7 +180,7 @@ pub(crate) fn find_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, HeadR
 /// Makes version 1.1 of a later HTTP/1 in the request line of a complete head: who speaks HTTP/1.2
 /// is told by the answer that we speak 1.1.
 pub(crate) fn normalize_version(head: &mut [u8]) {
-    let line_end = head.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+    let line_end = memchr::memchr(b'\n', head).unwrap_or(0);
     let line = head.get_mut(..line_end).unwrap_or(&mut []);
     if let [
         ..,

@@ -159,7 +159,7 @@ impl<'a> HeadFields<'a> {
 fn lines_of(bytes: &[u8]) -> &[u8] {
     let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
     let line = start.and_then(|start| bytes.get(start..)).unwrap_or(&[]);
-    let end = line.iter().position(|byte| *byte == b'\n');
+    let end = memchr::memchr(b'\n', line);
     end.and_then(|end| line.get(end + 1..)).unwrap_or(&[])
 }
 
@@ -172,7 +172,8 @@ fn path_of(target: &str) -> &str {
             .unwrap_or("/"),
         None => target,
     };
-    path.split(['?', '#']).next().unwrap_or("")
+    let end = memchr::memchr2(b'?', b'#', path.as_bytes());
+    path.get(..end.unwrap_or(path.len())).unwrap_or("")
 }
 
 #[cfg(test)]

@@ -164,9 +164,33 @@ impl<'d> JsonValue<'d> {
 
     /// The first member of that name; none if there is none or this is not an object.
     pub(crate) fn find(self, name: &str) -> Option<JsonValue<'d>> {
-        self.members()
-            .find(|(known, _)| *known == name.as_bytes())
-            .map(|(_, value)| value)
+        let JsonDocument { text, nodes, .. } = self.document;
+        let (text, object) = (text.as_ref(), nodes.get(self.index)?);
+        if object.kind != NodeKind::Object {
+            return None;
+        }
+        let mut at = self.index + 1;
+        while at < object.next as usize {
+            let [known, value] = nodes.get(at..)?.first_chunk()?;
+            let is_it = match known.kind {
+                NodeKind::Plain => {
+                    (known.end - known.start) as usize == name.len()
+                        && text.get(known.start as usize..known.end as usize)
+                            == Some(name.as_bytes())
+                }
+                _ => self.at(at).bytes() == Some(name.as_bytes()),
+            };
+            if is_it {
+                return Some(self.at(at + 1));
+            }
+            at = value.next as usize;
+        }
+        None
+    }
+
+    /// The value at a node of the same document.
+    fn at(self, index: usize) -> JsonValue<'d> {
+        JsonValue { index, ..self }
     }
 
     /// The member of that name.

@@ -177,9 +177,11 @@ pub(crate) fn string(text: &[u8], quote: usize) -> Result<JsonText, JsonRefused>
 /// a backslash, a control character.
 #[inline]
 pub(super) fn skip_plain(text: &[u8], mut at: usize) -> usize {
-    let eight_at = |at: usize| text.get(at..)?.first_chunk::<8>();
-    while eight_at(at).is_some_and(|bytes| are_plain(*bytes)) {
-        at += 8;
+    while let Some(bytes) = text.get(at..).and_then(|rest| rest.first_chunk()) {
+        match plain_count(*bytes) {
+            8 => at += 8,
+            count => return at + count,
+        }
     }
     while let Some(0x20..) = text.get(at).filter(|byte| !matches!(byte, b'"' | b'\\')) {
         at += 1;
@@ -187,15 +189,17 @@ pub(super) fn skip_plain(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Whether [`skip_plain`] passes over all of `bytes`; may say no if one is close to a border.
+/// How many of `bytes` [`skip_plain`] passes over.
 #[inline]
-fn are_plain(bytes: [u8; 8]) -> bool {
+fn plain_count(bytes: [u8; 8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
-    let text = u64::from_ne_bytes(bytes);
+    let text = u64::from_le_bytes(bytes);
+    // Behind a byte that is below the limit others may count as below, so the first alone counts.
     let below = |text: u64, limit: u64| text.wrapping_sub(ONES * limit) & !text & HIGH_BITS;
     let is_byte = |byte: u8| below(text ^ (ONES * u64::from(byte)), 1);
-    is_byte(b'"') | is_byte(b'\\') | below(text, 0x20) == 0
+    let stops = is_byte(b'"') | is_byte(b'\\') | below(text, 0x20);
+    stops.trailing_zeros() as usize / 8
 }
 
 /// The character that the escape at `backslash` stands for, and the offset behind it.

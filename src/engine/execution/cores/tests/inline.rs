@@ -24,7 +24,7 @@ impl Bed {
     fn wait_idle(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let queue = self.cores.as_ref().unwrap().queue();
-        while queue.inline().is_none() {
+        while queue.inline(false).is_none() {
             assert!(Instant::now() < deadline, "the core is not idle");
             std::thread::yield_now();
         }
@@ -32,7 +32,10 @@ impl Bed {
 
     /// Submits with an offer; the turn, if it was taken.
     fn offer(&self, slot: u64) -> Option<InlineTurn> {
-        let mut offer = InlineOffer::new(true);
+        self.offer_with(slot, InlineOffer::new(true))
+    }
+
+    fn offer_with(&self, slot: u64, mut offer: InlineOffer) -> Option<InlineTurn> {
         let handle = self.admit(slot).unwrap();
         self.version.submit(handle, &mut offer).unwrap();
         offer.into_turn()
@@ -102,6 +105,35 @@ fn what_the_submitter_does_not_execute_a_core_does() {
     assert_eq!(progress(turn), Some(Progress::Done));
     assert_eq!(bed.recorder.wait(2).len(), 2);
     assert_eq!(bed.begun().len(), 1);
+    bed.stop();
+}
+
+#[test]
+fn who_has_other_requests_executes_what_is_known_to_be_brief() {
+    let fake = Fake {
+        can_begin: true,
+        begin_takes: Duration::from_millis(1),
+        ..Fake::default()
+    };
+    let bed = Bed::cpus(CONFIG, fake, 1);
+    let offer = |slot| {
+        bed.wait_idle();
+        bed.offer_with(slot, InlineOffer::of_brief_execution())
+    };
+    for slot in 0..3 {
+        let turn = offer(slot).expect("nothing is known yet");
+        assert_eq!(progress(turn), Some(Progress::Done));
+        assert_eq!(bed.recorder.wait(1)[0].slot(), slot);
+    }
+    for slot in 3..7 {
+        assert!(offer(slot).is_none(), "it takes a millisecond");
+        assert_eq!(bed.recorder.wait(1)[0].slot(), slot);
+    }
+    // Who is alone would wait as long for the core.
+    bed.wait_idle();
+    let turn = bed.offer(7).expect("the core is idle");
+    assert_eq!(progress(turn), Some(Progress::Done));
+    assert_eq!(bed.begun().len(), 4);
     bed.stop();
 }
 

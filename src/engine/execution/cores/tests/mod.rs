@@ -43,6 +43,8 @@ struct Fake {
     /// Whether instances execute in two parts, and leave the first open.
     can_begin: bool,
     leaves_open: AtomicBool,
+    /// How long the first part takes.
+    begin_takes: Duration,
     /// Where batches began.
     begun: Mutex<Vec<ThreadId>>,
     /// Lets so many requests into a batch; and whom it cancels while it looks at them.
@@ -189,6 +191,7 @@ impl Instance for FakeInstance {
         assert!(self.open.is_empty(), "it is executing");
         let own = std::thread::current().id();
         self.fake.begun.lock().unwrap().push(own);
+        std::thread::sleep(self.fake.begin_takes);
         assert!(!self.fake.panics, "the backend is broken");
         if self.fake.leaves_open.load(Ordering::SeqCst) {
             self.open.append(batch);
