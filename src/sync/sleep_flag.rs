@@ -87,11 +87,11 @@ mod loom_tests {
                     let (flag, work, event) = &*shared;
                     event.attach();
                     told.send(()).unwrap();
-                    let mut taken = 0;
+                    let (mut taken, mut spin) = (0, Spin::OFF);
                     while taken < 2 {
                         flag.announce();
                         if work.load(Ordering::Relaxed) == taken {
-                            event.park_until(NEVER_NS, &Timeless, &mut Spin::OFF);
+                            event.park_until(NEVER_NS, &Timeless, &mut spin);
                         }
                         flag.clear();
                         taken = work.load(Ordering::Relaxed);

@@ -273,7 +273,7 @@ impl Execution {
         step: usize,
         values: &[TensorData],
         config: &ResolvedConfig,
-    ) -> SmallVec<[DraftInput<'_>; 4]> {
+    ) -> SmallVec<[DraftInput<'_>; 2]> {
         let inputs = &self.ensemble.graph.steps[step].inputs;
         let named = inputs.iter().zip(values).filter_map(|((name, _), value)| {
             let tensor = value.tensor.as_ref()?;

@@ -39,7 +39,7 @@ pub(crate) struct StepSequence {
 }
 
 /// The value of each of the ensemble's inputs in a request.
-pub(crate) fn of_request(request: &Request, config: &ResolvedConfig) -> SmallVec<[TensorData; 4]> {
+pub(crate) fn of_request(request: &Request, config: &ResolvedConfig) -> SmallVec<[TensorData; 2]> {
     let value = |spec: &TensorSpec| {
         let input = request.inputs.iter().find(|input| input.name == spec.name);
         let tensor = input.map(|input| StepTensor {

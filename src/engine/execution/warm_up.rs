@@ -33,7 +33,7 @@ struct WarmUpSample {
     name: String,
     request_count: u32,
     iteration_count: u32,
-    inputs: SmallVec<[Input; 4]>,
+    inputs: SmallVec<[Input; 2]>,
     batch_size: u32,
 }
 

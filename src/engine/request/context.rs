@@ -86,7 +86,7 @@ pub struct Request {
     pub priority: u64,
     pub timeout_us: u64,
     pub parameters: Vec<Parameter>,
-    pub inputs: SmallVec<[Input; 4]>,
+    pub inputs: SmallVec<[Input; 2]>,
     /// Indices into the model's configured outputs, ordered by name as upstream orders them; empty
     /// means all of them.
     pub requested_outputs: SmallVec<[u16; 4]>,

@@ -19,7 +19,7 @@ pub struct Draft<'a> {
     pub priority: u64,
     pub timeout_us: u64,
     pub parameters: Vec<Parameter>,
-    pub inputs: SmallVec<[DraftInput<'a>; 4]>,
+    pub inputs: SmallVec<[DraftInput<'a>; 2]>,
     /// Empty: all outputs of the model.
     pub requested_outputs: SmallVec<[&'a str; 4]>,
     /// The single input is the raw body; its name, type and shape come from the model.

@@ -22,7 +22,7 @@ use crate::{Completion, Delivery, ModelVersion, OwnedRequest, RequestFeatures, S
 
 /// What there is to say of a request that nobody sent.
 pub(crate) struct NullRequest {
-    pub(crate) inputs: SmallVec<[Input; 4]>,
+    pub(crate) inputs: SmallVec<[Input; 2]>,
     /// As in [`Request`].
     pub(crate) batch_size: u32,
     /// As in [`Request`].

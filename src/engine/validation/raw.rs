@@ -20,7 +20,7 @@ pub(super) const LABEL: &str = "raw_input";
 pub(super) fn deduce(
     request: &RequestLabel<'_>,
     config: &ResolvedConfig,
-    inputs: &mut SmallVec<[DraftInput<'_>; 4]>,
+    inputs: &mut SmallVec<[DraftInput<'_>; 2]>,
 ) -> Result<(), Error> {
     let ([spec], [input]) = (&config.inputs[..], &mut inputs[..]) else {
         return Err(request.invalid(format_args!(

@@ -61,9 +61,12 @@ impl ModelQueue {
     /// executed shortly.
     pub(crate) fn inline(&self, must_be_brief: bool) -> Option<Arc<dyn InlineQueue>> {
         let seat = self.inline_seat.load();
+        let open = seat.as_ref()?;
         // A core that is awake and executes nothing may be faster: then nothing is lost. Left with
-        // all requests of a submitter that shares its CPU, it would not come to its end.
-        if seat.as_ref()?.is_busy()
+        // all requests of a submitter that shares its CPU, it would not come to its end. Where the
+        // core is idle and the seat is busy, this thread may be the one that executes there.
+        let is_free = self.pool.is_idle(open.core()) || !open.is_busy();
+        if !is_free
             || !self.inline_backoff.is_due()
             || must_be_brief && !self.brief_backoff.is_due()
         {

@@ -80,8 +80,8 @@ impl<'a> InferTarget<'a> {
 #[derive(Debug, Default)]
 pub(super) struct InferHead<'a> {
     pub(super) parameters: MessageParameters<'a>,
-    pub(super) inputs: SmallVec<[InputTensor<'a>; 4]>,
-    pub(super) outputs: SmallVec<[RequestedOutput<'a>; 4]>,
+    pub(super) inputs: SmallVec<[InputTensor<'a>; 2]>,
+    pub(super) outputs: SmallVec<[RequestedOutput<'a>; 1]>,
 }
 
 impl<'a> InferHead<'a> {

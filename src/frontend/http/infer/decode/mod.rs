@@ -63,8 +63,8 @@ pub(crate) struct InferRequest {
     priority: u64,
     timeout_us: u64,
     parameters: Vec<Parameter>,
-    inputs: SmallVec<[GivenInput; 4]>,
-    wanted: SmallVec<[WantedOutput; 4]>,
+    inputs: SmallVec<[GivenInput; 2]>,
+    wanted: SmallVec<[WantedOutput; 2]>,
     default_form: OutputForm,
     raw: Option<ByteView>,
     /// The registered memory that inputs and outputs are in.
