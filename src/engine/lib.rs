@@ -54,7 +54,9 @@ pub use request::context::{
 pub use request::correlation_id::CorrelationId;
 pub use request::draft::{Draft, DraftInput};
 pub use request::features::RequestFeatures;
-pub use request::inline::{INLINE_BYTES_MAX, InlineExecution, InlineOffer, InlineTurn, Progress};
+pub use request::inline::{
+    INLINE_BYTES_MAX, InlineBudget, InlineExecution, InlineOffer, InlineTurn, Progress,
+};
 pub use request::observer::RequestObserver;
 pub use request::parameter::{Parameter, ParameterValue};
 pub use request::pending_responses::PendingResponses;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::clock::monotonic_ns;
 use crate::ensemble::run::Execution;
-use crate::request::inline::{InlineExecution, InlineQueue, InlineTurn};
+use crate::request::inline::{InlineBudget, InlineExecution, InlineQueue, InlineTurn};
 
 impl InlineQueue for Execution {
     /// Executes steps until one is left to a core, or half of the time is over: the next one may
     /// take the rest. Other runs have turns of their own.
-    fn execute_inline(&self, limit: Duration, _budget: Duration) -> Option<InlineExecution> {
+    fn execute_inline(&self, limit: Duration, _: InlineBudget) -> Option<InlineExecution> {
         let begin_ns = monotonic_ns();
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(begin_ns));
         let _guard = InlineGuard(self);
@@ -23,6 +23,7 @@ impl InlineQueue for Execution {
         }
         Some(InlineExecution {
             progress: progress?,
+            batch_count: 1,
             duration_ns: u64::try_from(elapsed().as_nanos()).unwrap_or(u64::MAX),
         })
     }

@@ -26,17 +26,26 @@ pub enum Progress {
 /// What became of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineExecution {
+    /// Of the last batch.
     pub progress: Progress,
+    pub batch_count: usize,
     pub duration_ns: u64,
+}
+
+/// What a submitter executes beyond one batch, if there is more: it may be of other submitters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InlineBudget {
+    pub further_count: usize,
+    /// They begin within so long.
+    pub time: Duration,
 }
 
 /// A queue whose batches may be executed on other threads than its cores.
 pub trait InlineQueue: Send + Sync {
     /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
-    /// core goes on. Further batches, if there are any, begin within `budget`. None if it found
-    /// nothing to execute, or no place. After an execution that took longer, the queue takes fewer
-    /// offers.
-    fn execute_inline(&self, limit: Duration, budget: Duration) -> Option<InlineExecution>;
+    /// core goes on. Then further batches, as the `budget` allows. None if it found nothing to
+    /// execute, or no place. After an execution that took longer, the queue takes fewer offers.
+    fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution>;
 
     /// Leaves what was submitted to a core.
     fn leave_to_core(&self);
@@ -130,12 +139,12 @@ impl InlineTurn {
     /// Executes a batch; see [`InlineQueue::execute_inline`]. Replies are delivered before it
     /// returns.
     pub fn run(self, limit: Duration) -> Option<InlineExecution> {
-        self.run_within(limit, Duration::ZERO)
+        self.run_within(limit, InlineBudget::default())
     }
 
-    /// Executes a batch, and further ones that begin within `budget`: for a submitter that owes
-    /// several turns, of which others may find nothing left then.
-    pub fn run_within(mut self, limit: Duration, budget: Duration) -> Option<InlineExecution> {
+    /// Executes a batch, and further ones as the `budget` allows: for a submitter that owes several
+    /// turns, of which others may find nothing left then.
+    pub fn run_within(mut self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
         self.0.take()?.execute_inline(limit, budget)
     }
 }
@@ -156,6 +165,7 @@ mod tests {
 
     const EXECUTED: InlineExecution = InlineExecution {
         progress: Progress::Done,
+        batch_count: 1,
         duration_ns: 7,
     };
 
@@ -166,7 +176,7 @@ mod tests {
     }
 
     impl InlineQueue for Fake {
-        fn execute_inline(&self, _limit: Duration, _budget: Duration) -> Option<InlineExecution> {
+        fn execute_inline(&self, _: Duration, _: InlineBudget) -> Option<InlineExecution> {
             self.executed.fetch_add(1, Ordering::Relaxed);
             Some(EXECUTED)
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::execution::queue::ModelQueue;
 use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
-use crate::request::inline::{InlineExecution, InlineOffer, InlineQueue, Progress};
+use crate::request::inline::{InlineBudget, InlineExecution, InlineOffer, InlineQueue, Progress};
 use crate::simulation::models::{answer_of, inputs_of, made_of};
 use crate::{Completion, PendingResponses, RequestHandle};
 
@@ -66,7 +66,7 @@ impl Executor for InlineModel {
 }
 
 impl InlineQueue for InlineModel {
-    fn execute_inline(&self, _limit: Duration, _budget: Duration) -> Option<InlineExecution> {
+    fn execute_inline(&self, _: Duration, _: InlineBudget) -> Option<InlineExecution> {
         self.owed_count.fetch_sub(1, Ordering::Relaxed);
         let batch = self.queue.form_now();
         if batch.is_empty() {
@@ -84,6 +84,7 @@ impl InlineQueue for InlineModel {
         pending.flush();
         Some(InlineExecution {
             progress: Progress::Done,
+            batch_count: 1,
             duration_ns: 1,
         })
     }

@@ -11,7 +11,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use conch_engine::InlineTurn;
+use conch_engine::{InlineBudget, InlineTurn};
 
 use super::runtime::note_spent;
 use super::stage::ShardStage;
@@ -42,25 +42,28 @@ impl OwedExecutions {
         if turns.is_empty() {
             return false;
         }
-        let is_single = turns.len() == 1;
-        let mut spent_ns = None;
+        // Where shards share a model, each executes as many requests as it has submitted.
+        let owed_count = turns.len();
+        let (mut batch_count, mut spent_ns) = (0usize, 0);
         for turn in turns.drain(..) {
-            let spent_before_ns = spent_ns.unwrap_or(0);
-            let left_ns = BEGIN_NS_MAX.saturating_sub(spent_before_ns);
-            if left_ns == 0 {
+            if spent_ns >= BEGIN_NS_MAX {
                 // Its drop wakes a core.
                 continue;
             }
-            let budget_ns = if is_single { 0 } else { left_ns };
-            if let Some(execution) = turn.run_within(LIMIT, Duration::from_nanos(budget_ns)) {
-                spent_ns = Some(spent_before_ns + execution.duration_ns);
+            let budget = InlineBudget {
+                further_count: owed_count.saturating_sub(batch_count + 1),
+                time: Duration::from_nanos(BEGIN_NS_MAX - spent_ns),
+            };
+            if let Some(execution) = turn.run_within(LIMIT, budget) {
+                batch_count += execution.batch_count;
+                spent_ns += execution.duration_ns;
             }
         }
         // Kept for its capacity.
         self.turns.replace(turns);
-        if let Some(spent_ns) = spent_ns {
+        if batch_count > 0 {
             note_spent(ShardStage::InlineExecution, spent_ns);
         }
-        spent_ns.is_some()
+        batch_count > 0
     }
 }

@@ -299,6 +299,8 @@ fn pushed(afterwards: Afterwards) {
                 let mut is_left = false;
                 for _ in 0..2 {
                     let Some(visit) = pool.try_drive_unwoken(&clock, Pairs::drive) else {
+                        // Who has the lock looks again.
+                        is_left = false;
                         break;
                     };
                     is_left = visit.is_left;

@@ -9,7 +9,9 @@ use crate::OwnedRequest;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, deadline_of};
 use crate::execution::seat::{Seat, SeatState};
-use crate::request::inline::{INLINE_BYTES_MAX, InlineExecution, InlineQueue, Progress};
+use crate::request::inline::{
+    INLINE_BYTES_MAX, InlineBudget, InlineExecution, InlineQueue, Progress,
+};
 
 /// Batches of more requests are left to the core: each takes some microseconds.
 const INLINE_REQUESTS_MAX: usize = 16;
@@ -78,7 +80,7 @@ impl ModelQueue {
 }
 
 impl InlineQueue for ModelQueue {
-    fn execute_inline(&self, limit: Duration, budget: Duration) -> Option<InlineExecution> {
+    fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
         let seat = self.inline_seat.load_full();
         let Some((seat, mut state)) = seat
             .as_ref()
@@ -87,31 +89,35 @@ impl InlineQueue for ModelQueue {
             self.leave_to_core();
             return None;
         };
-        let mut executed = None;
-        loop {
-            let spent_ns = executed.map_or(0, |made: InlineExecution| made.duration_ns);
-            let (batch, is_left) = self.execute_batch(seat, &mut state, limit);
-            executed = batch
-                .map(|batch| InlineExecution {
-                    duration_ns: spent_ns + batch.duration_ns,
-                    ..batch
-                })
-                .or(executed);
-            let goes_on = batch.is_some_and(|batch| batch.progress == Progress::Done)
-                && executed.is_some_and(|made| u128::from(made.duration_ns) < budget.as_nanos());
-            if is_left && goes_on {
-                continue;
+        let (mut executed, mut is_left) = self.execute_batch(seat, &mut state, limit);
+        let mut execution = InlineExecution {
+            progress: Progress::Done,
+            batch_count: 0,
+            duration_ns: 0,
+        };
+        while let Some(batch) = executed.take() {
+            execution = InlineExecution {
+                progress: batch.progress,
+                batch_count: execution.batch_count + 1,
+                duration_ns: execution.duration_ns + batch.duration_ns,
+            };
+            if is_left
+                && batch.progress == Progress::Done
+                && execution.batch_count <= budget.further_count
+                && u128::from(execution.duration_ns) < budget.time.as_nanos()
+            {
+                (executed, is_left) = self.execute_batch(seat, &mut state, limit);
             }
-            drop(state);
-            if batch.is_some_and(|batch| batch.progress == Progress::Open) {
-                seat.call();
-                self.pool.notify(seat.core());
-            }
-            if is_left {
-                self.leave_to_core();
-            }
-            return executed;
         }
+        drop(state);
+        if execution.progress == Progress::Open {
+            seat.call();
+            self.pool.notify(seat.core());
+        }
+        if is_left {
+            self.leave_to_core();
+        }
+        (execution.batch_count > 0).then_some(execution)
     }
 
     fn leave_to_core(&self) {
@@ -164,6 +170,7 @@ impl ModelQueue {
         self.note_duration(progress, duration_ns, limit);
         let execution = InlineExecution {
             progress,
+            batch_count: 1,
             duration_ns,
         };
         (Some(execution), is_left)
