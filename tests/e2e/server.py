@@ -85,14 +85,21 @@ def place(target, source):
     os.replace(fresh, target)
 
 
+GIVEN_PORTS = set()
+
+
 def free_port():
-    """A port that was free a moment ago, for servers that do not take port 0. From below the range that the kernel gives to outgoing
-    connections: those would take it again."""
+    """A port that was free a moment ago, for servers that do not take port 0; another one each time, as a server asks for several. From
+    below the range that the kernel gives to outgoing connections: those would take it again."""
+    if len(GIVEN_PORTS) > 10_000:
+        GIVEN_PORTS.clear()
     while True:
         port = random.randrange(15_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in GIVEN_PORTS:
+                GIVEN_PORTS.add(port)
+                return port
 
 
 class StartFailed(Exception):
