@@ -52,7 +52,7 @@ pub use request::context::{
     OwnedRequest, Request, RequestContext, RequestHandle, WeakRequestHandle,
 };
 pub use request::correlation_id::CorrelationId;
-pub use request::draft::{Draft, DraftInput};
+pub use request::draft::{Draft, DraftInput, DraftInputs};
 pub use request::features::RequestFeatures;
 pub use request::inline::{
     INLINE_BYTES_MAX, InlineBudget, InlineExecution, InlineOffer, InlineTurn, Progress,
@@ -65,4 +65,4 @@ pub use request::sequence_flags::SequenceFlags;
 pub use request::timestamps::Timestamps;
 pub use sequence::reschedule;
 pub use shared_memory::Regions;
-pub use tensor::{Input, Output, Shape};
+pub use tensor::{Input, Output, RequestInputs, Shape, TENSORS_IN_PLACE};

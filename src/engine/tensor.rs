@@ -9,6 +9,13 @@ use smallvec::SmallVec;
 /// Dimensions; up to six are stored in place.
 pub type Shape = SmallVec<[i64; 6]>;
 
+/// Tensors that a request has room for in place. It is moved several times on its way, so more room
+/// costs all requests more than further allocations cost those with many inputs.
+pub const TENSORS_IN_PLACE: usize = 2;
+
+/// The inputs of a [`Request`](crate::Request).
+pub type RequestInputs = SmallVec<[Input; TENSORS_IN_PLACE]>;
+
 /// One input of a [`Request`], as the backend sees it.
 #[derive(Clone, Debug)]
 pub struct Input {

@@ -34,7 +34,9 @@ pub use mpsc_queue::{Drained, Link, MpscQueue, Node, Refused};
 pub use parker::{Clock, IdleSet, NEVER_NS, Parker, SPIN_MAX_NS, Spin, park_current_until};
 pub use sleep_flag::SleepFlag;
 pub use trial_backoff::TrialBackoff;
-pub use worker_pool::{LimitedWait, NextBatch, PollState, SharedWait, Visit, Worker, WorkerPool};
+pub use worker_pool::{
+    LimitedWait, NextBatch, PollOutcome, PollState, SharedWait, Worker, WorkerPool,
+};
 
 /// The queue into a model's workers.
 pub type Inbox<L> = MpscQueue<L>;

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_config::ResolvedConfig;
 use conch_scheduler::ensemble_graph::StepStart;
-use smallvec::SmallVec;
 
 use crate::admission::engine::{RequestTarget, enter_step};
 use crate::admission::submit;
@@ -16,7 +15,7 @@ use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::flow_control::decoupled_step::FlowControl;
 use crate::gpus::GpuHost;
 use crate::request::context::RequestHandle;
-use crate::request::draft::{Draft, DraftInput};
+use crate::request::draft::{Draft, DraftInput, DraftInputs};
 use crate::request::features::DeviceOutputs;
 use crate::request::inline::InlineOffer;
 use crate::request::messages::RequestIdPrefix;
@@ -273,7 +272,7 @@ impl Execution {
         step: usize,
         values: &[TensorData],
         config: &ResolvedConfig,
-    ) -> SmallVec<[DraftInput<'_>; 2]> {
+    ) -> DraftInputs<'_> {
         let inputs = &self.ensemble.graph.steps[step].inputs;
         let named = inputs.iter().zip(values).filter_map(|((name, _), value)| {
             let tensor = value.tensor.as_ref()?;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::request::context::Request;
 use crate::request::correlation_id::CorrelationId;
-use crate::tensor::Shape;
+use crate::tensor::{Shape, TENSORS_IN_PLACE};
 use crate::{Error, Output, Parameter, ParameterValue, Response, SequenceFlags, private_copy};
 
 /// The value of one of the ensemble's tensors.
@@ -39,7 +39,10 @@ pub(crate) struct StepSequence {
 }
 
 /// The value of each of the ensemble's inputs in a request.
-pub(crate) fn of_request(request: &Request, config: &ResolvedConfig) -> SmallVec<[TensorData; 2]> {
+pub(crate) fn of_request(
+    request: &Request,
+    config: &ResolvedConfig,
+) -> SmallVec<[TensorData; TENSORS_IN_PLACE]> {
     let value = |spec: &TensorSpec| {
         let input = request.inputs.iter().find(|input| input.name == spec.name);
         let tensor = input.map(|input| StepTensor {

@@ -11,14 +11,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use conch_config::{WarmUpInput, WarmUpSource, WarmUpSpec, warm_ups};
 use conch_log as log;
 use conch_memory::{Budget, ByteView};
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::model::bytes::model_bytes;
 use crate::model::file::ModelFile;
 use crate::request::draft::{Draft, DraftInput};
 use crate::request::observer::RequestObserver;
 use crate::request::synthetic::NullRequest;
-use crate::tensor::{Input, Shape};
+use crate::tensor::{Input, RequestInputs, Shape};
 use crate::validation::draft::examine;
 use crate::validation::tensor::byte_count;
 use crate::{Batch, Completion, Delivery, Error, ModelVersion, truncated};
@@ -33,7 +33,7 @@ struct WarmUpSample {
     name: String,
     request_count: u32,
     iteration_count: u32,
-    inputs: SmallVec<[Input; 2]>,
+    inputs: RequestInputs,
     batch_size: u32,
 }
 

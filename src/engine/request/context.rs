@@ -25,7 +25,7 @@ use crate::request::instance_timeline::InstanceTimeline;
 use crate::request::observer::{ReleaseGuard, RequestObserver};
 use crate::request::response_turn::ResponseTurn;
 use crate::{
-    Completion, CorrelationId, Delivery, Error, Input, ModelVersion, Parameter, Response,
+    Completion, CorrelationId, Delivery, Error, ModelVersion, Parameter, RequestInputs, Response,
     SequenceFlags, Timestamps,
 };
 
@@ -86,7 +86,7 @@ pub struct Request {
     pub priority: u64,
     pub timeout_us: u64,
     pub parameters: Vec<Parameter>,
-    pub inputs: SmallVec<[Input; 2]>,
+    pub inputs: RequestInputs,
     /// Indices into the model's configured outputs, ordered by name as upstream orders them; empty
     /// means all of them.
     pub requested_outputs: SmallVec<[u16; 4]>,

@@ -6,6 +6,7 @@ use conch_config::DataType;
 use conch_memory::ByteView;
 use smallvec::SmallVec;
 
+use crate::tensor::TENSORS_IN_PLACE;
 use crate::{CorrelationId, Parameter, RequestFeatures, RequestObserver, SequenceFlags, Shape};
 
 /// What a client asked for, as parsed: nothing is checked against the model yet. Names borrow from
@@ -19,7 +20,7 @@ pub struct Draft<'a> {
     pub priority: u64,
     pub timeout_us: u64,
     pub parameters: Vec<Parameter>,
-    pub inputs: SmallVec<[DraftInput<'a>; 2]>,
+    pub inputs: DraftInputs<'a>,
     /// Empty: all outputs of the model.
     pub requested_outputs: SmallVec<[&'a str; 4]>,
     /// The single input is the raw body; its name, type and shape come from the model.
@@ -28,6 +29,9 @@ pub struct Draft<'a> {
     pub observer: Option<Arc<dyn RequestObserver>>,
     pub features: RequestFeatures,
 }
+
+/// The inputs of a [`Draft`].
+pub type DraftInputs<'a> = SmallVec<[DraftInput<'a>; TENSORS_IN_PLACE]>;
 
 /// One input of a [`Draft`].
 #[derive(Debug)]

@@ -17,12 +17,12 @@ use crate::request::context::{Request, RequestContext};
 use crate::request::correlation_id::CorrelationId;
 use crate::request::observer::{ReleaseGuard, RequestObserver};
 use crate::request::timestamps::Timestamps;
-use crate::tensor::Input;
+use crate::tensor::{Input, RequestInputs};
 use crate::{Completion, Delivery, ModelVersion, OwnedRequest, RequestFeatures, SequenceFlags};
 
 /// What there is to say of a request that nobody sent.
 pub(crate) struct NullRequest {
-    pub(crate) inputs: SmallVec<[Input; 2]>,
+    pub(crate) inputs: RequestInputs,
     /// As in [`Request`].
     pub(crate) batch_size: u32,
     /// As in [`Request`].

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::validation::request_label::RequestLabel;
 use crate::validation::{raw, tensor};
-use crate::{CorrelationId, Draft, DraftInput, Error, Input, ModelVersion, truncated};
+use crate::{CorrelationId, Draft, DraftInput, Error, ModelVersion, RequestInputs, truncated};
 
 /// The longest textual correlation id, as upstream.
 const CORRELATION_ID_CHARACTERS_MAX: usize = 128;
@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 64;
 pub(crate) struct CheckedDraft {
     /// Of the inputs, among the configured ones.
     pub(crate) indices: SmallVec<[usize; 4]>,
-    pub(crate) inputs: SmallVec<[Input; 2]>,
+    pub(crate) inputs: RequestInputs,
     /// As in [`Request`].
     pub(crate) requested_outputs: SmallVec<[u16; 4]>,
     /// As in [`Request`].
@@ -60,7 +60,7 @@ pub(crate) fn examine(
     matched.check(&request, model, draft)?;
     let batch_size = batch_size(&request, config, &matched, &draft.inputs)?;
 
-    let mut inputs: SmallVec<[Input; 2]> = SmallVec::with_capacity(draft.inputs.len());
+    let mut inputs: RequestInputs = SmallVec::with_capacity(draft.inputs.len());
     let budget = draft.features.budget.as_ref();
     for (input, index) in draft.inputs.drain(..).zip(&matched.indices) {
         let spec = config.inputs.get(*index).expect("matched above");

@@ -3,10 +3,9 @@
 
 use conch_config::{DataType, ResolvedConfig};
 use conch_memory::ByteView;
-use smallvec::SmallVec;
 
 use crate::Error;
-use crate::request::draft::DraftInput;
+use crate::request::draft::DraftInputs;
 use crate::tensor::Shape;
 use crate::validation::request_label::RequestLabel;
 
@@ -20,7 +19,7 @@ pub(super) const LABEL: &str = "raw_input";
 pub(super) fn deduce(
     request: &RequestLabel<'_>,
     config: &ResolvedConfig,
-    inputs: &mut SmallVec<[DraftInput<'_>; 2]>,
+    inputs: &mut DraftInputs<'_>,
 ) -> Result<(), Error> {
     let ([spec], [input]) = (&config.inputs[..], &mut inputs[..]) else {
         return Err(request.invalid(format_args!(

@@ -120,13 +120,7 @@ pub(crate) fn route(path: &str) -> HttpRoute<'_> {
 pub(crate) fn below_root(path: &str) -> HttpRoute<'_> {
     let mut segments = [""; SEGMENTS_MAX];
     let mut count = 0;
-    let mut unread = Some(path);
-    while let Some(path) = unread {
-        let (segment, behind) = match memchr::memchr(b'/', path.as_bytes()) {
-            Some(slash) => (path.get(..slash).unwrap_or(""), path.get(slash + 1..)),
-            None => (path, None),
-        };
-        unread = behind;
+    for segment in path.split('/') {
         // Trailing and double slashes make other paths, as upstream's do.
         let Some(place) = segments.get_mut(count).filter(|_| !segment.is_empty()) else {
             return HttpRoute::Unknown;

@@ -247,16 +247,16 @@ fn without_a_notification_work_for_another_is_lost() {
 
 /// What a producer does that pushed without a wake-up.
 #[derive(Clone, Copy)]
-enum Afterwards {
+enum PushFollowUp {
     /// It leaves it to a worker.
-    Wake,
+    WakeOne,
     Drive,
     /// It drives as long as work is left, twice at most.
     DriveOn,
 }
 
 /// One worker; one producer that submits, and one that pushes and sees to it itself.
-fn pushed(afterwards: Afterwards) {
+fn pushed(follow_up: PushFollowUp) {
     const COUNT: u64 = 2;
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
@@ -286,16 +286,16 @@ fn pushed(afterwards: Afterwards) {
             move || drop(pool.submit(Node::new(())))
         });
         let is_first = pool.push(Node::new(())).is_ok_and(|is_first| is_first);
-        match afterwards {
+        match follow_up {
             // If the other was first, it wakes the worker.
-            Afterwards::Wake if is_first => pool.wake_one(),
-            Afterwards::Wake => {}
-            Afterwards::Drive => {
+            PushFollowUp::WakeOne if is_first => pool.wake_one(),
+            PushFollowUp::WakeOne => {}
+            PushFollowUp::Drive => {
                 if let Some((Some(batch), _)) = pool.try_drive(&clock, Pairs::drive) {
                     count(batch);
                 }
             }
-            Afterwards::DriveOn => {
+            PushFollowUp::DriveOn => {
                 let mut is_left = false;
                 for _ in 0..2 {
                     let Some(visit) = pool.try_drive_unwoken(&clock, Pairs::drive) else {
@@ -322,13 +322,13 @@ fn pushed(afterwards: Afterwards) {
 
 #[test]
 fn what_a_producer_drives_itself_is_executed() {
-    pushed(Afterwards::Drive);
-    pushed(Afterwards::DriveOn);
+    pushed(PushFollowUp::Drive);
+    pushed(PushFollowUp::DriveOn);
 }
 
 #[test]
 fn what_a_producer_leaves_to_workers_is_executed() {
-    pushed(Afterwards::Wake);
+    pushed(PushFollowUp::WakeOne);
 }
 
 /// One thread with the workers of two pools, each of which gets one request from a thread of its

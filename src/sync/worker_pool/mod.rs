@@ -91,7 +91,7 @@ pub struct NextBatch<B> {
 
 /// What became of a drive from outside the workers.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Visit<R> {
+pub struct PollOutcome<R> {
     pub result: R,
     pub poll_state: PollState,
     /// There is work left, maybe for later, or another thread looked meanwhile.
@@ -508,7 +508,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         &self,
         clock: &impl Clock,
         drive: impl FnOnce(&mut S, Drained<L>, u64) -> (R, PollState),
-    ) -> Option<Visit<R>> {
+    ) -> Option<PollOutcome<R>> {
         let mut scheduler = self.lock.try_lock()?;
         let arrivals = self.inbox.take_all();
         let (result, poll_state) = drive(&mut scheduler, arrivals, clock.now_ns());
@@ -516,7 +516,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         let is_wanted = scheduler.release();
         fence(Ordering::SeqCst);
         self.unpark_notified();
-        Some(Visit {
+        Some(PollOutcome {
             result,
             poll_state,
             is_left: is_wanted

@@ -6,6 +6,7 @@
 //! beyond the model's own number are refused by `admit`, so the caller says how many are worth
 //! reading.
 
+use conch_engine::TENSORS_IN_PLACE;
 use smallvec::SmallVec;
 
 use crate::grpc::status::{GrpcCode, GrpcStatus};
@@ -80,8 +81,8 @@ impl<'a> InferTarget<'a> {
 #[derive(Debug, Default)]
 pub(super) struct InferHead<'a> {
     pub(super) parameters: MessageParameters<'a>,
-    pub(super) inputs: SmallVec<[InputTensor<'a>; 2]>,
-    pub(super) outputs: SmallVec<[RequestedOutput<'a>; 1]>,
+    pub(super) inputs: SmallVec<[InputTensor<'a>; TENSORS_IN_PLACE]>,
+    pub(super) outputs: SmallVec<[RequestedOutput<'a>; TENSORS_IN_PLACE]>,
 }
 
 impl<'a> InferHead<'a> {

@@ -66,6 +66,20 @@ impl JsonDocument {
         }
     }
 
+    fn text_of(&self, node: JsonNode) -> &[u8] {
+        let range = node.start as usize..node.end as usize;
+        self.text.as_ref().get(range).unwrap_or(&[])
+    }
+
+    /// The content of a string.
+    fn content(&self, node: JsonNode) -> Option<&[u8]> {
+        match node.kind {
+            NodeKind::Plain => Some(self.text_of(node)),
+            NodeKind::Escaped => self.resolved.get(node.start as usize).map(Vec::as_slice),
+            _ => None,
+        }
+    }
+
     /// The string at a node that [`JsonValue::as_string_index`] returned.
     pub(crate) fn string(&self, index: usize) -> &str {
         JsonValue {
@@ -100,12 +114,7 @@ impl<'d> JsonValue<'d> {
     }
 
     fn text(self) -> &'d [u8] {
-        let node = self.node();
-        self.document
-            .text
-            .as_ref()
-            .get(node.start as usize..node.end as usize)
-            .unwrap_or(&[])
+        self.document.text_of(self.node())
     }
 
     pub(crate) fn is_object(self) -> bool {
@@ -120,21 +129,15 @@ impl<'d> JsonValue<'d> {
         } else {
             0
         };
+        let document = self.document;
         let mut at = self.index + 1;
         std::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let name = JsonValue {
-                document: self.document,
-                index: at,
-            };
-            let value = JsonValue {
-                document: self.document,
-                index: at + 1,
-            };
-            at = value.node().next as usize;
-            Some((name.bytes().unwrap_or(&[]), value))
+            // A name, and the node of its value.
+            let [name, value] = document.nodes.get(at..end)?.first_chunk()?;
+            let name = document.content(*name).unwrap_or(&[]);
+            let index = at + 1;
+            at = value.next as usize;
+            Some((name, JsonValue { document, index }))
         })
     }
 
@@ -164,33 +167,9 @@ impl<'d> JsonValue<'d> {
 
     /// The first member of that name; none if there is none or this is not an object.
     pub(crate) fn find(self, name: &str) -> Option<JsonValue<'d>> {
-        let JsonDocument { text, nodes, .. } = self.document;
-        let (text, object) = (text.as_ref(), nodes.get(self.index)?);
-        if object.kind != NodeKind::Object {
-            return None;
-        }
-        let mut at = self.index + 1;
-        while at < object.next as usize {
-            let [known, value] = nodes.get(at..)?.first_chunk()?;
-            let is_it = match known.kind {
-                NodeKind::Plain => {
-                    (known.end - known.start) as usize == name.len()
-                        && text.get(known.start as usize..known.end as usize)
-                            == Some(name.as_bytes())
-                }
-                _ => self.at(at).bytes() == Some(name.as_bytes()),
-            };
-            if is_it {
-                return Some(self.at(at + 1));
-            }
-            at = value.next as usize;
-        }
-        None
-    }
-
-    /// The value at a node of the same document.
-    fn at(self, index: usize) -> JsonValue<'d> {
-        JsonValue { index, ..self }
+        self.members()
+            .find(|(known, _)| *known == name.as_bytes())
+            .map(|(_, value)| value)
     }
 
     /// The member of that name.
@@ -241,15 +220,7 @@ impl<'d> JsonValue<'d> {
 
     /// The content of a string.
     pub(crate) fn bytes(self) -> Option<&'d [u8]> {
-        match self.node().kind {
-            NodeKind::Plain => Some(self.text()),
-            NodeKind::Escaped => self
-                .document
-                .resolved
-                .get(self.node().start as usize)
-                .map(Vec::as_slice),
-            _ => None,
-        }
+        self.document.content(self.node())
     }
 
     pub(crate) fn is_null(self) -> bool {

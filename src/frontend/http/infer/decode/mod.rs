@@ -12,7 +12,7 @@ use conch_config::DataType;
 use conch_engine::shared_memory::RequestRegions;
 use conch_engine::{
     CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter, ParameterValue, Regions,
-    SequenceFlags, Shape, truncated,
+    SequenceFlags, Shape, TENSORS_IN_PLACE, truncated,
 };
 use conch_memory::{Budget, ByteView, try_push, try_reserve, try_text};
 use smallvec::SmallVec;
@@ -63,8 +63,8 @@ pub(crate) struct InferRequest {
     priority: u64,
     timeout_us: u64,
     parameters: Vec<Parameter>,
-    inputs: SmallVec<[GivenInput; 2]>,
-    wanted: SmallVec<[WantedOutput; 2]>,
+    inputs: SmallVec<[GivenInput; TENSORS_IN_PLACE]>,
+    wanted: SmallVec<[WantedOutput; TENSORS_IN_PLACE]>,
     default_form: OutputForm,
     raw: Option<ByteView>,
     /// The registered memory that inputs and outputs are in.
