@@ -1,10 +1,15 @@
 """A stand-in for an OpenTelemetry collector: takes OTLP over HTTP, reads it by the numbers of OTLP's own fields, and keeps what came.
 
-conch posts protobuf, the real Triton JSON; both become the same spans here."""
+conch posts protobuf, the real Triton JSON; both become the same spans here. A real collector, Rotel, can stand between."""
 
+import gzip
 import http.server
+import importlib.util
 import json
+import pathlib
+import socket
 import struct
+import subprocess
 import threading
 import traceback
 
@@ -114,6 +119,8 @@ class Collector:
 
             def do_POST(self):
                 body, kind = self.rfile.read(int(self.headers["Content-Length"])), self.headers["Content-Type"]
+                if self.headers["Content-Encoding"] == "gzip":
+                    body = gzip.decompress(body)
                 collector.headers.append(self.headers)
                 collector.answers.wait()
                 status = collector.statuses.pop(0) if collector.statuses else 200
@@ -182,6 +189,39 @@ class Collector:
             return len(self.spans) >= count
         until(enough, lambda: f"{count} spans at the collector, which has {self.spans}", 60)
         return self.spans
+
+
+def rotel():
+    """The program of the package `rotel`; none where it is not installed or does not run."""
+    package = importlib.util.find_spec("rotel")
+    if not package:
+        return None
+    program = pathlib.Path(package.origin).parent / "rotel-agent"
+    # It needs the library of the Python that its package is for.
+    done = subprocess.run([program, "--version"], capture_output=True, check=False)
+    return program if done.returncode == 0 else None
+
+
+class Relay:
+    """A Rotel that takes spans by OTLP on loopback, as protobuf or JSON, and passes them on to a `Collector`. `ports` are two free ones."""
+
+    def __init__(self, collector, ports):
+        http_port, grpc_port = ports
+        self.url = f"http://127.0.0.1:{http_port}/v1/traces"
+        self.process = subprocess.Popen([
+            rotel(), "start", "--otlp-http-endpoint", f"127.0.0.1:{http_port}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc_port}",
+            "--otlp-receiver-metrics-disabled", "--otlp-receiver-logs-disabled", "--exporter", "otlp", "--otlp-exporter-protocol", "http",
+            "--otlp-exporter-endpoint", collector.url.removesuffix("/v1/traces"), "--batch-timeout", "50ms"])
+
+        def listens():
+            assert self.process.poll() is None, "Rotel has ended"
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", http_port)) == 0
+        until(listens, "Rotel listens")
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
 
 
 class SpanTree:

@@ -15,7 +15,7 @@ import tritonclient.grpc as grpcclient
 import certificates
 import server as servers
 from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
-from collector import SERVER_KIND, Collector, SpanTree
+from collector import SERVER_KIND, Collector, Relay, SpanTree, rotel
 from repository import Repository, identity, tensors
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -59,8 +59,13 @@ class SpanCase(ServerCase):
     def setUpClass(cls):
         cls.collector = Collector()
         cls.addClassCleanup(cls.collector.close)
-        cls.flags = flags(cls.collector, *cls.settings) + tuple(cls.more_flags)
+        cls.flags = flags(cls.receiver(), *cls.settings) + tuple(cls.more_flags)
         super().setUpClass()
+
+    @classmethod
+    def receiver(cls):
+        """To whom the server posts."""
+        return cls.collector
 
     def setUp(self):
         self.collector.requests.clear()
@@ -118,6 +123,7 @@ PLAIN = ("InferRequest", [("identity", [("compute", [])])])
 class Spans(SpanCase):
     settings = ("count=-1", "opentelemetry,resource=a=b", "opentelemetry,resource=service.name=mine")
     more_flags = ("--cache-config=local,size=1048576",) if not IS_TRITON else ()
+    content_type = "application/json" if IS_TRITON else "application/x-protobuf"
 
     def test_a_request_over_http(self):
         self.ask(id="re\"q")
@@ -129,7 +135,7 @@ class Spans(SpanCase):
         self.assertEqual(model.event_names, REQUEST)
         self.assert_model(tree, model, request_id="re\"q")
         path, kind, _ = self.collector.requests[0]
-        self.assertEqual((path, kind), ("/v1/traces", "application/json" if IS_TRITON else "application/x-protobuf"))
+        self.assertEqual((path, kind), ("/v1/traces", self.content_type))
         self.assertEqual(self.collector.scopes, {"triton-server"})
         resource = self.collector.resources[0]
         self.assertEqual((resource["service.name"], resource["a"]), ("mine", "b"))
@@ -255,6 +261,19 @@ class Spans(SpanCase):
         first, second = tree.roots
         self.assertNotEqual(first.trace_id, second.trace_id)
         self.assertEqual(sorted(span.trace_id for span in tree.spans), sorted([first.trace_id, second.trace_id] * 3))
+
+
+@unittest.skipUnless(rotel(), "no Rotel here: its package is not installed, or not for this Python")
+class ByRotel(Spans):
+    """The same by way of a real collector: it takes what the server posts, and passes on what it understood."""
+
+    content_type = "application/x-protobuf"
+
+    @classmethod
+    def receiver(cls):
+        relay = Relay(cls.collector, [servers.free_port(), servers.free_port()])
+        cls.addClassCleanup(relay.close)
+        return relay
 
 
 @needs_library("identity")
