@@ -158,9 +158,8 @@ fn extensions(
         Some(pattern) if is_inference => forward::collect(pattern, fields),
         _ => None,
     };
-    let find = |name: &str| fields.get(name);
     let remote = match is_inference && shard.tracing.takes_context() {
-        true => RemoteContext::read(find),
+        true => RemoteContext::read(fields.get("traceparent"), || fields.get("tracestate")),
         false => None,
     };
     let is_wanted =

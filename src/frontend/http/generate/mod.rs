@@ -70,7 +70,7 @@ impl GenerateCall {
                 "Unsupported content-encoding, only 'identity' is supported.",
             ));
         }
-        let remote = || RemoteContext::read(|name| head.find(name));
+        let remote = || RemoteContext::read(head.trace_parent, || head.find("tracestate"));
         let traced = shard.tracing.sample(name, remote);
         if let Some(traced) = &traced {
             traced.reach("HTTP_RECV_START");

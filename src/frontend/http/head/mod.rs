@@ -64,6 +64,8 @@ pub(crate) struct RequestHead<'a> {
     /// The first Content-Encoding, as upstream takes it.
     pub(crate) content_encoding: Option<&'a str>,
     pub(crate) accept_encoding: &'a str,
+    /// The first `traceparent`.
+    pub(crate) trace_parent: Option<&'a [u8]>,
     /// Everything from the first header on.
     lines: &'a [u8],
 }

@@ -63,6 +63,7 @@ impl<'a> HeadFields<'a> {
             json_length: None,
             content_encoding: None,
             accept_encoding: "",
+            trace_parent: None,
             lines: lines_of(bytes),
         };
         HeadFields {
@@ -105,6 +106,9 @@ impl<'a> HeadFields<'a> {
                     });
                 }
                 head.expects_continue = !head.is_version_1_0;
+            }
+            11 if head.trace_parent.is_none() && name.eq_ignore_ascii_case("traceparent") => {
+                head.trace_parent = Some(value.trim_ascii());
             }
             31 if name.eq_ignore_ascii_case("inference-header-content-length") => {
                 head.json_length.get_or_insert(text_of(value)?);
@@ -438,6 +442,19 @@ mod tests {
             let text = format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
             let head = parse(text.as_bytes()).unwrap();
             assert_eq!(head.content_encoding, expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_trace_counts() {
+        for (headers, expected) in [
+            ("", None),
+            ("TraceParent: a b \r\ntraceparent: c\r\n", Some(&b"a b"[..])),
+            ("tracestate: a\r\n", None),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+            let head = parse(text.as_bytes()).unwrap();
+            assert_eq!(head.trace_parent, expected, "{headers:?}");
         }
     }
 }

@@ -72,7 +72,7 @@ pub(in crate::http) fn plan_infer(
             "HTTP end point doesn't support models with decoupled transaction policy",
         )));
     }
-    let remote = || RemoteContext::read(|name| head.find(name));
+    let remote = || RemoteContext::read(head.trace_parent, || head.find("tracestate"));
     let traced = shard.tracing.sample(name, remote);
     if let Some(traced) = &traced {
         traced.reach("HTTP_RECV_START");

@@ -23,11 +23,14 @@ pub(crate) struct RemoteContext {
 }
 
 impl RemoteContext {
-    /// Reads the headers that `find` finds by name. None if there are none, or malformed ones: then
-    /// the request is as any other.
-    pub(crate) fn read<'h>(find: impl Fn(&str) -> Option<&'h [u8]>) -> Option<RemoteContext> {
-        let (trace_id, span_id) = parse_parent(find("traceparent")?)?;
-        let state = find("tracestate").and_then(parse_state).unwrap_or("");
+    /// Reads the headers `traceparent` and, if that is there, `tracestate`. None if there are none,
+    /// or malformed ones: then the request is as any other.
+    pub(crate) fn read<'h>(
+        parent: Option<&'h [u8]>,
+        state: impl FnOnce() -> Option<&'h [u8]>,
+    ) -> Option<RemoteContext> {
+        let (trace_id, span_id) = parse_parent(parent?)?;
+        let state = state().and_then(parse_state).unwrap_or("");
         Some(RemoteContext {
             trace_id,
             span_id,
@@ -120,11 +123,7 @@ mod tests {
     const SPAN: &str = "b7ad6b7169203331";
 
     fn read(parent: Option<&str>, state: Option<&str>) -> Option<RemoteContext> {
-        RemoteContext::read(|name| match name {
-            "traceparent" => parent.map(str::as_bytes),
-            "tracestate" => state.map(str::as_bytes),
-            other => panic!("{other}"),
-        })
+        RemoteContext::read(parent.map(str::as_bytes), || state.map(str::as_bytes))
     }
 
     /// What the real Triton takes and refuses, but for what follows a later version.

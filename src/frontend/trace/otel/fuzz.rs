@@ -8,13 +8,7 @@ use super::url::CollectorUrl;
 /// # Panics
 /// If what goes on is not what came.
 pub fn trace_context(parent: &[u8], state: &[u8]) {
-    let read = |parent: &[u8]| {
-        RemoteContext::read(|name| match name {
-            "traceparent" => Some(parent),
-            "tracestate" => Some(state),
-            _ => None,
-        })
-    };
+    let read = |parent: &[u8]| RemoteContext::read(Some(parent), || Some(state));
     if let Some(context) = read(parent) {
         let text = parent_text(&context.trace_id, &context.span_id);
         assert_eq!(read(text.as_bytes()), Some(context));
