@@ -18,18 +18,21 @@ import traceback
 import urllib.request
 
 
-def free_port():
-    """A port that nobody listens on, from below the range that the kernel gives to outgoing connections: those would take it again."""
-    while True:
+def free_ports(count):
+    """Different ports that nobody listens on, from below the range that the kernel gives to outgoing connections: those would take them
+    again."""
+    ports = set()
+    while len(ports) < count:
         port = random.randrange(15_000, 32_000)
         with contextlib.closing(socket.socket()) as listener, contextlib.suppress(OSError):
             listener.bind(("0.0.0.0", port))
-            return port
+            ports.add(port)
+    return ports
 
 
 class Server:
     def __init__(self, command, repository, backends, options=(), environment=None, is_ready_expected=True):
-        self.http_port, self.grpc_port, self.metrics_port = free_port(), free_port(), free_port()
+        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
         arguments = shlex.split(command) + [
             f"--model-repository={repository}",
