@@ -334,12 +334,14 @@ class Server:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def threads(self):
-        """What each thread is called, where in the kernel it waits, and how often it was switched: for reports of a server that hangs."""
+        """What each thread is called, where in the kernel it waits, its state, and how often it was switched: for reports of a server that
+        hangs."""
         rows = []
         for task in sorted(pathlib.Path(f"/proc/{self.pid}/task").iterdir()):
             with contextlib.suppress(OSError):
-                switches = re.findall(r"ctxt_switches:\s*(\d+)", (task / "status").read_text())
-                rows.append(f"{task.name} {(task / 'comm').read_text().strip()} {(task / 'wchan').read_text()} switches {switches}")
+                status = (task / "status").read_text()
+                state, switches = re.search(r"State:\s*(\S)", status)[1], re.findall(r"ctxt_switches:\s*(\d+)", status)
+                rows.append(f"{task.name} {(task / 'comm').read_text().strip()} {(task / 'wchan').read_text()} {state} switches {switches}")
         return "\n".join(rows)
 
     def is_alive(self):

@@ -82,15 +82,21 @@ class Overlap(InFlightCase):
 
     def test_threads(self):
         """Each instance has a thread that made it. Those that enqueue are driven by that of their GPU, those that block by their own."""
-        def waits(name):
+        def threads(name):
+            """State and waits of each instance's thread."""
             found = {}
             for row in self.server.threads().splitlines():
-                thread, own_name, *_ = row.split()
+                thread, own_name, *_, state, _, waits, _ = row.split()
                 # Threads of the engine have the name of the one that made them, which came first.
-                if own_name.startswith(f"{name}_") and int(thread) < found.get(own_name, (1 << 30, 0))[0]:
-                    found[own_name] = int(thread), int(row.split("'")[1])
+                if own_name.startswith(f"{name}_") and int(thread) < found.get(own_name, (1 << 30,))[0]:
+                    found[own_name] = int(thread), state, int(waits.strip("[',"))
             self.assertEqual(len(found), 3, self.server.threads())
-            return sum(count for _, count in found.values())
+            return list(found.values())
+
+        def waits(name):
+            """How often they waited, once they wait: those that have just made an instance may be on their way."""
+            found = until(lambda: threads(name), "all of them wait", 20, lambda found: all(state == "S" for _, state, _ in found))
+            return sum(count for *_, count in found)
         for name, config, works in (("sharing", "", False), ("blocking", parameters(batches_in_flight=1), True)):
             self.serve(name, BATCHING + on_gpu(count=3) + config)
             before = waits(name)
