@@ -3,49 +3,62 @@
 use std::time::Duration;
 
 use crate::clock::monotonic_ns;
+use crate::ensemble::inline::{self, InlineScope};
 use crate::ensemble::run::Execution;
-use crate::request::inline::{InlineBudget, InlineExecution, InlineQueue, InlineTurn};
+use crate::request::inline::{InlineBudget, InlineExecution, InlineQueue, Progress};
 
 impl InlineQueue for Execution {
-    /// Executes steps until one is left to a core, or half of the time is over: the next one may
-    /// take the rest. Other runs have turns of their own.
-    fn execute_inline(&self, limit: Duration, _: InlineBudget) -> Option<InlineExecution> {
+    /// Executes steps until none is offered any more, or half of the time is over: the next one may
+    /// take the rest. Steps that are brief go on as long as the `budget` allows. They may be of
+    /// other runs: their turns find nothing left then.
+    fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
         let begin_ns = monotonic_ns();
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(begin_ns));
-        let _guard = InlineGuard(self);
-        self.state().inline.open();
+        let owed = self.state().owed_steps.take()?;
+        let time = match owed.is_for_brief() {
+            true => budget.time.max(limit / 2),
+            false => limit / 2,
+        };
+        let scope = InlineScope::open(owed);
         let mut progress = None;
-        while let Some(turn) = self.owed_turn()
-            && elapsed() <= limit / 2
+        // A queue may have steps of others, too: as many batches are executed as steps were
+        // started.
+        let (mut started_count, mut executed_count) = (budget.further_count, 0);
+        while elapsed() <= time
+            && let Some((mut turn, owed_count)) = scope.next_turn()
         {
-            let execution = turn.run(limit.saturating_sub(elapsed()));
-            progress = execution.map(|execution| execution.progress).or(progress);
+            started_count += 1;
+            let budget = InlineBudget {
+                further_count: (started_count + owed_count).saturating_sub(executed_count + 1),
+                time: time.saturating_sub(elapsed()),
+            };
+            let Some(execution) = turn.run_within(limit.saturating_sub(elapsed()), budget) else {
+                continue;
+            };
+            progress = Some(execution.progress);
+            executed_count += execution.batch_count;
+            if execution.is_left
+                && execution.batch_count > 0
+                && started_count + scope.owed_count() > executed_count
+            {
+                started_count -= 1;
+                inline::owe(turn);
+            }
         }
-        Some(InlineExecution {
-            progress: progress?,
-            batch_count: 1,
+        let owed = scope.close().filter(|owed| !owed.is_empty());
+        let is_left = owed.is_some();
+        self.state().owed_steps = owed;
+        (progress.is_some() || is_left).then(|| InlineExecution {
+            progress: progress.unwrap_or(Progress::Done),
+            batch_count: usize::from(progress.is_some()),
             duration_ns: u64::try_from(elapsed().as_nanos()).unwrap_or(u64::MAX),
+            is_left,
         })
     }
 
+    /// Taken out, so that it is not dropped under the lock.
     fn leave_to_core(&self) {
-        drop(self.owed_turn());
-    }
-}
-
-impl Execution {
-    /// Taken out, so that it is neither run nor dropped under the lock.
-    fn owed_turn(&self) -> Option<InlineTurn> {
-        self.state().inline.take()
-    }
-}
-
-/// Ends the time in which steps are offered, and leaves what is owed to a core.
-struct InlineGuard<'a>(&'a Execution);
-
-impl Drop for InlineGuard<'_> {
-    fn drop(&mut self) {
-        self.0.state().inline.close();
-        self.0.leave_to_core();
+        let owed = self.state().owed_steps.take();
+        drop(owed);
     }
 }

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use crate::admission::cancel::cancel;
 use crate::clock::monotonic_ns;
 use crate::ensemble::execution_state::{ExecutionState, StepRun};
+use crate::ensemble::inline::{InlineScope, OwedSteps};
 use crate::ensemble::run_queue::QueuedRun;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::ensemble::{Ensemble, run_queue, tensor};
@@ -107,16 +108,18 @@ impl Execution {
             let mut state = run.state();
             state.depth = depth;
             state.live = Some(live);
-            state.inline.begin(offer);
+            state.is_offered = offer.is_open();
         }
         run.arrive(StepEvent::Begin);
         if !offer.is_open() {
             return run_queue::drive(run);
         }
+        let scope = InlineScope::open(OwedSteps::new(offer));
+        // Where this thread is at another run, this one comes later, in the scope of that.
         run_queue::drive(Arc::clone(&run) as _);
-        // Where this thread is at another run, this one comes later, and without an offer.
-        let has_turn = run.state().inline.close();
-        if has_turn {
+        let owed = scope.close().filter(|owed| !owed.is_empty());
+        if owed.is_some() {
+            run.state().owed_steps = owed;
             offer.take(run);
         }
     }

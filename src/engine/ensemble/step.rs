@@ -10,8 +10,8 @@ use crate::admission::submit;
 use crate::clock::monotonic_ns;
 use crate::ensemble::execution_state::{DecoupledStep, ExecutionState, StepRun};
 use crate::ensemble::run::{Execution, StepEvent};
-use crate::ensemble::run_queue;
 use crate::ensemble::tensor::{StepSequence, TensorData};
+use crate::ensemble::{inline, run_queue};
 use crate::flow_control::decoupled_step::FlowControl;
 use crate::gpus::GpuHost;
 use crate::request::context::RequestHandle;
@@ -61,13 +61,13 @@ impl Execution {
             let slot = handle.shared().slot;
             let model = Arc::clone(&handle.shared().model);
             // A decoupled step may have to wait for those behind it.
-            let mut offer = match model.config.is_decoupled {
+            let mut offer = match model.config.is_decoupled || !self.state().is_offered {
                 true => InlineOffer::none(),
-                false => self.state().inline.offer(),
+                false => inline::step_offer(),
             };
             let submitted = model.submit(handle, &mut offer);
             if let Some(turn) = offer.into_turn() {
-                self.state().inline.owe(turn);
+                inline::owe(turn);
             }
             submitted.inspect_err(|_| self.state().free(slot))
         });

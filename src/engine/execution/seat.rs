@@ -150,7 +150,7 @@ impl Seat {
 }
 
 impl SeatState {
-    /// Executes the batch of `output` for `limit` at most, and flushes.
+    /// Executes the batch of `output` for `limit` at most; the caller flushes.
     pub(crate) fn begin(&mut self, limit: Duration) -> Progress {
         let SeatState {
             instances,
@@ -162,7 +162,7 @@ impl SeatState {
             return Progress::Done;
         };
         log_executing(&output.batch);
-        let progress = guarded(&mut output.batch, pending, |batch, pending| {
+        let progress = contained(&mut output.batch, pending, |batch, pending| {
             instance.begin(batch, pending, limit)
         });
         if progress == Some(Progress::Open) {

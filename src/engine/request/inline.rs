@@ -30,6 +30,8 @@ pub struct InlineExecution {
     pub progress: Progress,
     pub batch_count: usize,
     pub duration_ns: u64,
+    /// There is more to execute: the submitter still owes a turn.
+    pub is_left: bool,
 }
 
 /// What a submitter executes beyond one batch, if there is more: it may be of other submitters.
@@ -44,7 +46,8 @@ pub struct InlineBudget {
 pub trait InlineQueue: Send + Sync {
     /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
     /// core goes on. Then further batches, as the `budget` allows. None if it found nothing to
-    /// execute, or no place. After an execution that took longer, the queue takes fewer offers.
+    /// execute, or no place, of which it tells a core. After an execution that took longer, the
+    /// queue takes fewer offers.
     fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution>;
 
     /// Leaves what was submitted to a core.
@@ -137,15 +140,20 @@ pub struct InlineTurn(Option<Arc<dyn InlineQueue>>);
 
 impl InlineTurn {
     /// Executes a batch; see [`InlineQueue::execute_inline`]. Replies are delivered before it
-    /// returns.
-    pub fn run(self, limit: Duration) -> Option<InlineExecution> {
+    /// returns. What is left is a core's.
+    pub fn run(mut self, limit: Duration) -> Option<InlineExecution> {
         self.run_within(limit, InlineBudget::default())
     }
 
     /// Executes a batch, and further ones as the `budget` allows: for a submitter that owes several
-    /// turns, of which others may find nothing left then.
-    pub fn run_within(mut self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
-        self.0.take()?.execute_inline(limit, budget)
+    /// turns, of which others may find nothing left then. What is left it may run later, or drop.
+    pub fn run_within(&mut self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
+        let queue = self.0.take()?;
+        let execution = queue.execute_inline(limit, budget)?;
+        if execution.is_left {
+            self.0 = Some(queue);
+        }
+        Some(execution)
     }
 }
 
@@ -167,18 +175,27 @@ mod tests {
         progress: Progress::Done,
         batch_count: 1,
         duration_ns: 7,
+        is_left: false,
     };
 
     #[derive(Default)]
     struct Fake {
         executed: AtomicUsize,
         left: AtomicUsize,
+        /// Batches in the queue beyond the first.
+        further_count: AtomicUsize,
     }
 
     impl InlineQueue for Fake {
         fn execute_inline(&self, _: Duration, _: InlineBudget) -> Option<InlineExecution> {
             self.executed.fetch_add(1, Ordering::Relaxed);
-            Some(EXECUTED)
+            let further_count = self.further_count.load(Ordering::Relaxed);
+            let rest = further_count.saturating_sub(1);
+            self.further_count.store(rest, Ordering::Relaxed);
+            Some(InlineExecution {
+                is_left: further_count > 0,
+                ..EXECUTED
+            })
         }
 
         fn leave_to_core(&self) {
@@ -218,5 +235,16 @@ mod tests {
         assert_eq!(counts(), (1, 1));
         drop(take());
         assert_eq!(counts(), (1, 2));
+        queue.further_count.store(1, Ordering::Relaxed);
+        let mut turn = take().into_turn().unwrap();
+        let mut run = || turn.run_within(Duration::ZERO, InlineBudget::default());
+        assert!(run().unwrap().is_left);
+        assert_eq!(run(), Some(EXECUTED), "it was owed still");
+        assert_eq!(run(), None);
+        drop(turn);
+        assert_eq!(counts(), (3, 2));
+        queue.further_count.store(1, Ordering::Relaxed);
+        take().into_turn().unwrap().run(Duration::ZERO);
+        assert_eq!(counts(), (4, 3));
     }
 }

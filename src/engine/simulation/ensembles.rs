@@ -14,7 +14,7 @@ use crate::simulation::trace::SeedTrace;
 use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
 use crate::testing::{draft, input};
 use crate::{
-    Code, Completion, Delivery, Draft, Error, InlineOffer, InlineTurn, OwnedRequest,
+    Code, Completion, Delivery, Draft, Error, InlineBudget, InlineOffer, InlineTurn, OwnedRequest,
     PendingResponses, RequestHandle, Timestamps, cancel,
 };
 
@@ -32,6 +32,8 @@ pub(super) struct EnsembleSimulation {
     turns: Vec<InlineTurn>,
     /// Turns that executed something, and batches that these executed.
     turn_count: u64,
+    /// Turns that were looked at, or run.
+    look_count: usize,
     has_faults: bool,
     pub(super) event_count: u64,
     fault_count: u64,
@@ -90,6 +92,7 @@ impl EnsembleSimulation {
             makes_offers: seed % 4 == 3,
             turns: Vec::new(),
             turn_count: 0,
+            look_count: 0,
             event_count: 0,
             fault_count: 0,
         }
@@ -178,7 +181,11 @@ impl EnsembleSimulation {
             error: None,
             is_final: false,
         });
-        let mut offer = InlineOffer::new(self.makes_offers);
+        let mut offer = match (self.makes_offers, number % 2) {
+            (false, _) => InlineOffer::none(),
+            (true, 0) => InlineOffer::new(true),
+            (true, _) => InlineOffer::of_brief_execution(),
+        };
         let submitted = model
             .submit(handle, &mut offer)
             .map_err(|error| format!("{number} is refused: {}", error.message));
@@ -188,7 +195,7 @@ impl EnsembleSimulation {
 
     /// A client does what it owes, or leaves it to a core.
     fn take_turn(&mut self, trace: &mut SeedTrace) -> RuleResult {
-        let Some(turn) = self.turns.pop() else {
+        let Some(mut turn) = self.turns.pop() else {
             return Ok(());
         };
         if self.event_count.is_multiple_of(3) {
@@ -197,7 +204,23 @@ impl EnsembleSimulation {
             return Ok(());
         }
         trace.tell(self.event_count, || "a turn is taken".into());
-        self.turn_count += u64::from(turn.run(Duration::from_secs(3600)).is_some());
+        self.look_count += 1;
+        // Some have no time for it, and come back to it later.
+        let limit = match self.look_count.is_multiple_of(4) {
+            true => Duration::ZERO,
+            false => Duration::from_secs(3600),
+        };
+        let budget = InlineBudget {
+            further_count: self.look_count % 3,
+            time: limit,
+        };
+        if let Some(execution) = turn.run_within(limit, budget) {
+            self.turn_count += u64::from(execution.batch_count > 0);
+            if execution.is_left {
+                trace.tell(self.event_count, || "a turn is put off".into());
+                self.turns.insert(0, turn);
+            }
+        }
         // The client knows at once what it was answered.
         self.check()
     }

@@ -86,6 +86,7 @@ impl InlineQueue for InlineModel {
             progress: Progress::Done,
             batch_count: 1,
             duration_ns: 1,
+            is_left: false,
         })
     }
 

@@ -24,15 +24,30 @@ const LIMIT: Duration = Duration::from_micros(100);
 const BEGIN_NS_MAX: u64 = 90_000;
 
 /// The executions that a shard owes, of at most all requests that it has in flight. One per shard.
-#[derive(Default)]
 pub(super) struct OwedExecutions {
     turns: RefCell<Vec<InlineTurn>>,
+    /// What no turn of the executor has time for is left to the next one, else to cores.
+    goes_on_later: bool,
 }
 
 impl OwedExecutions {
+    /// With `goes_on_later`, of a shard that shares its CPU with cores: they would take it from the
+    /// shard.
+    pub(super) fn new(goes_on_later: bool) -> OwedExecutions {
+        OwedExecutions {
+            turns: RefCell::default(),
+            goes_on_later,
+        }
+    }
+
     /// Notes what a queue got for an offer.
     pub(super) fn owe(&self, turn: InlineTurn) {
         self.turns.borrow_mut().push(turn);
+    }
+
+    /// Whether some were left to the next turn of the executor.
+    pub(super) fn has_any(&self) -> bool {
+        !self.turns.borrow().is_empty()
     }
 
     /// Executes them, or cores do what takes long. True if a reply was delivered, or is to come
@@ -45,21 +60,23 @@ impl OwedExecutions {
         // Where shards share a model, each executes as many requests as it has submitted.
         let owed_count = turns.len();
         let (mut batch_count, mut spent_ns) = (0usize, 0);
-        for turn in turns.drain(..) {
+        // The drop of a turn that is not kept wakes a core, if there is something left to do.
+        turns.retain_mut(|turn| {
             if spent_ns >= BEGIN_NS_MAX {
-                // Its drop wakes a core.
-                continue;
+                return self.goes_on_later;
             }
             let budget = InlineBudget {
                 further_count: owed_count.saturating_sub(batch_count + 1),
                 time: Duration::from_nanos(BEGIN_NS_MAX - spent_ns),
             };
-            if let Some(execution) = turn.run_within(LIMIT, budget) {
-                batch_count += execution.batch_count;
-                spent_ns += execution.duration_ns;
-            }
-        }
-        // Kept for its capacity.
+            let Some(execution) = turn.run_within(LIMIT, budget) else {
+                return false;
+            };
+            batch_count += execution.batch_count;
+            spent_ns += execution.duration_ns;
+            execution.is_left && spent_ns >= BEGIN_NS_MAX && self.goes_on_later
+        });
+        // Kept for its capacity, too.
         self.turns.replace(turns);
         if batch_count > 0 {
             note_spent(ShardStage::InlineExecution, spent_ns);

@@ -112,7 +112,7 @@ impl Shard {
             completion,
             yield_policy: YieldPolicy::new(!options.shards_spin),
             brief_wait: BriefWait::new(GAINS_BY_BRIEF_WAITS && !options.shards_spin),
-            owed_executions: OwedExecutions::default(),
+            owed_executions: OwedExecutions::new(!options.shards_spin),
             owed_wakes: OwedWakes::new(),
             pump_waker: RefCell::new(None),
             rested_count: Cell::new(0),

@@ -22,6 +22,8 @@ use crate::options::ShardAffinity;
 
 /// Messages handled before other tasks get their turn: about 50 us.
 const MESSAGES_PER_TURN: usize = 256;
+/// Until the next turn of the executor, which looks at sockets first.
+const PAUSE: Duration = Duration::from_micros(1);
 /// The shortest that Linux gives: a shard that wakes up takes its CPU from what computes there, at
 /// once, and is done sooner than this.
 const TURN_NS: u64 = 100_000;
@@ -167,7 +169,7 @@ impl Shard {
                 handled_count += 1;
                 if handled_count >= MESSAGES_PER_TURN {
                     // Not by waking itself: glommio has been seen to sleep on a task that did.
-                    *pause = Some(Timer::after(Duration::from_micros(1)));
+                    *pause = Some(Timer::after(PAUSE));
                     break;
                 }
             }
@@ -194,8 +196,13 @@ impl Shard {
             if offered.is_some() {
                 self.brief_wait.forget_reply();
             }
+            if self.owed_executions.has_any() {
+                // Sockets come first.
+                *pause = Some(Timer::after(PAUSE));
+            }
             *taken = match offered.or_else(|| self.brief_wait.wait_for_reply(receiver)) {
                 Some(messages) => messages,
+                None if pause.is_some() => continue,
                 None => std::task::ready!(receiver.poll_take(context)),
             };
         }

@@ -241,6 +241,12 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         !self.idle.has_any()
     }
 
+    /// Whether there is something to do, as far as this thread can see: what it has submitted,
+    /// unless another thread has seen to it.
+    pub fn has_work(&self) -> bool {
+        !self.inbox.is_empty() || self.is_ready.load(Ordering::Relaxed)
+    }
+
     /// Refuses further items. The workers return when the scheduler is empty.
     pub fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
@@ -527,7 +533,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
     }
 
     fn has_news(&self, clock: &impl Clock, has_seen_closing: bool) -> bool {
-        if !self.inbox.is_empty() || self.is_ready.load(Ordering::Relaxed) {
+        if self.has_work() {
             return true;
         }
         let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);

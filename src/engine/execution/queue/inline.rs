@@ -81,6 +81,10 @@ impl ModelQueue {
 
 impl InlineQueue for ModelQueue {
     fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
+        // An execution for another turn has seen to the request.
+        if !self.pool.has_work() {
+            return None;
+        }
         let seat = self.inline_seat.load_full();
         let Some((seat, mut state)) = seat
             .as_ref()
@@ -89,35 +93,28 @@ impl InlineQueue for ModelQueue {
             self.leave_to_core();
             return None;
         };
-        let (mut executed, mut is_left) = self.execute_batch(seat, &mut state, limit);
-        let mut execution = InlineExecution {
-            progress: Progress::Done,
-            batch_count: 0,
-            duration_ns: 0,
-        };
-        while let Some(batch) = executed.take() {
+        let mut execution = self.execute_batch(seat, &mut state, limit);
+        let mut has_more = execution.batch_count > 0;
+        while has_more
+            && execution.is_left
+            && execution.progress == Progress::Done
+            && execution.batch_count <= budget.further_count
+            && u128::from(execution.duration_ns) < budget.time.as_nanos()
+        {
+            let next = self.execute_batch(seat, &mut state, limit);
+            has_more = next.batch_count > 0;
             execution = InlineExecution {
-                progress: batch.progress,
-                batch_count: execution.batch_count + 1,
-                duration_ns: execution.duration_ns + batch.duration_ns,
+                batch_count: execution.batch_count + next.batch_count,
+                duration_ns: execution.duration_ns + next.duration_ns,
+                ..next
             };
-            if is_left
-                && batch.progress == Progress::Done
-                && execution.batch_count <= budget.further_count
-                && u128::from(execution.duration_ns) < budget.time.as_nanos()
-            {
-                (executed, is_left) = self.execute_batch(seat, &mut state, limit);
-            }
         }
         drop(state);
         if execution.progress == Progress::Open {
             seat.call();
             self.pool.notify(seat.core());
         }
-        if is_left {
-            self.leave_to_core();
-        }
-        (execution.batch_count > 0).then_some(execution)
+        (execution.batch_count > 0 || execution.is_left).then_some(execution)
     }
 
     fn leave_to_core(&self) {
@@ -126,14 +123,14 @@ impl InlineQueue for ModelQueue {
 }
 
 impl ModelQueue {
-    /// Forms a batch and executes it at `seat`, which the thread has entered; whether there is more
-    /// to do. Nobody was woken for that.
+    /// Forms a batch and executes it at `seat`, which the thread has entered. Nobody was woken for
+    /// what is left.
     fn execute_batch(
         &self,
         seat: &Seat,
         state: &mut SeatState,
         limit: Duration,
-    ) -> (Option<InlineExecution>, bool) {
+    ) -> InlineExecution {
         let output = &mut state.output;
         // Where another thread has the lock, it looks again and wakes a core.
         let visit = self
@@ -148,7 +145,12 @@ impl ModelQueue {
         if output.batch.is_empty() {
             // A core was faster.
             state.pending.flush();
-            return (None, is_left);
+            return InlineExecution {
+                progress: Progress::Done,
+                batch_count: 0,
+                duration_ns: 0,
+                is_left,
+            };
         }
         let begin_ns = monotonic_ns();
         // It may have requests of other submitters.
@@ -158,7 +160,6 @@ impl ModelQueue {
         let progress = if is_small {
             state.begin(limit)
         } else {
-            state.pending.flush();
             state.leave();
             Progress::Open
         };
@@ -166,17 +167,18 @@ impl ModelQueue {
         if progress == Progress::Done {
             seat.end_busy();
         }
-        let duration_ns = monotonic_ns().saturating_sub(begin_ns);
-        self.note_duration(progress, duration_ns, limit);
-        let execution = InlineExecution {
+        self.note_duration(progress, monotonic_ns().saturating_sub(begin_ns), limit);
+        // Of an ensemble it starts the next steps.
+        state.pending.flush();
+        InlineExecution {
             progress,
             batch_count: 1,
-            duration_ns,
-        };
-        (Some(execution), is_left)
+            duration_ns: monotonic_ns().saturating_sub(begin_ns),
+            is_left,
+        }
     }
 
-    /// Has further offers taken, or refused for a while.
+    /// Has further offers taken, or refused for a while, after an execution that took so long.
     fn note_duration(&self, progress: Progress, duration_ns: u64, limit: Duration) {
         let took_at_most = |limit: Duration| {
             progress == Progress::Done && u128::from(duration_ns) <= limit.as_nanos()
