@@ -64,7 +64,7 @@ impl Execution {
     ///
     /// # Errors
     /// Without memory for what has to be copied.
-    pub(super) fn response(&self, values: SmallVec<[TensorData; 2]>) -> Result<Response, Error> {
+    pub(super) fn response(&self, values: SmallVec<[TensorData; 1]>) -> Result<Response, Error> {
         let origin = self.handle.shared();
         let (model, budget) = (&origin.model, origin.features.budget.as_ref());
         let config = &model.config;

@@ -24,15 +24,18 @@ impl InlineQueue for Execution {
         // A queue may have steps of others, too: as many batches are executed as steps were
         // started.
         let (mut started_count, mut executed_count) = (budget.further_count, 0);
-        while elapsed() <= time
+        let mut spent = elapsed();
+        while spent <= time
             && let Some((mut turn, owed_count)) = scope.next_turn()
         {
             started_count += 1;
             let budget = InlineBudget {
                 further_count: (started_count + owed_count).saturating_sub(executed_count + 1),
-                time: time.saturating_sub(elapsed()),
+                time: time.saturating_sub(spent),
             };
-            let Some(execution) = turn.run_within(limit.saturating_sub(elapsed()), budget) else {
+            let execution = turn.run_within(limit.saturating_sub(spent), budget);
+            spent = elapsed();
+            let Some(execution) = execution else {
                 continue;
             };
             progress = Some(execution.progress);
@@ -51,7 +54,7 @@ impl InlineQueue for Execution {
         (progress.is_some() || is_left).then(|| InlineExecution {
             progress: progress.unwrap_or(Progress::Done),
             batch_count: usize::from(progress.is_some()),
-            duration_ns: u64::try_from(elapsed().as_nanos()).unwrap_or(u64::MAX),
+            duration_ns: u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX),
             is_left,
         })
     }

@@ -136,12 +136,15 @@ impl Execution {
         let mut progress = DataflowProgress::default();
         let mut state = self.state();
         match arrival {
-            StepEvent::Begin => match self.start_dataflow(&mut state) {
-                Ok(first) => progress = first,
-                Err(error) => self.fail(&mut state, error),
-            },
+            StepEvent::Begin => {
+                if let Err(error) = self.start_dataflow(&mut state, &mut progress) {
+                    self.fail(&mut state, error);
+                }
+            }
             StepEvent::Starts(starts) => progress.starts = starts.into(),
-            StepEvent::Delivery(delivery) => progress = self.record_delivery(&mut state, delivery),
+            StepEvent::Delivery(delivery) => {
+                self.record_delivery(&mut state, delivery, &mut progress);
+            }
             StepEvent::Place { step, name } => {
                 let known = state.waiting.iter().position(|(known, _)| *known == name);
                 match known {
@@ -156,7 +159,7 @@ impl Execution {
                         self.release_place(step);
                     }
                 }
-                self.apply_progress(progress);
+                self.apply_progress(&mut progress);
                 return 1;
             }
             StepEvent::Cancel => {
@@ -178,7 +181,7 @@ impl Execution {
             self.outbox().arrivals.push_front(StepEvent::Starts(rest));
         }
         let started_count = progress.starts.len();
-        self.apply_progress(progress);
+        self.apply_progress(&mut progress);
         started_count
     }
 
@@ -186,9 +189,10 @@ impl Execution {
     fn start_dataflow(
         &self,
         state: &mut ExecutionState,
-    ) -> Result<DataflowProgress<TensorData>, Error> {
+        progress: &mut DataflowProgress<TensorData>,
+    ) -> Result<(), Error> {
         let Some(live) = &state.live else {
-            return Ok(DataflowProgress::default());
+            return Ok(());
         };
         let graph = &self.ensemble.graph;
         let origin = self.handle.shared();
@@ -210,12 +214,12 @@ impl Execution {
             )));
         }
         state.pins = self.ensemble.pin(&origin.id)?;
-        let progress = dataflow.begin(graph, inputs);
+        dataflow.begin(graph, inputs, progress);
         if state.pins.iter().any(|pin| pin.config.is_decoupled) {
             state.counts = vec![0; graph.steps.len()];
         }
-        state.count(&progress);
-        Ok(progress)
+        state.count(progress);
+        Ok(())
     }
 
     /// Notes what a step has delivered.
@@ -223,24 +227,24 @@ impl Execution {
         &self,
         state: &mut ExecutionState,
         delivery: Delivery,
-    ) -> DataflowProgress<TensorData> {
+        progress: &mut DataflowProgress<TensorData>,
+    ) {
         let (slot, is_final) = (delivery.slot(), delivery.is_final());
-        let mut progress = DataflowProgress::default();
         let place = usize::try_from(slot).unwrap_or(usize::MAX);
         let known = state.steps.get_mut(place).and_then(Option::take);
         let Some(step_run) = known else {
-            return progress;
+            return;
         };
         match delivery.into_outcome() {
             None => {}
             Some(Err(error)) => self.fail(state, error),
-            Some(Ok(response)) => match self.accept_response(state, &step_run, response) {
-                Ok(next) => {
-                    state.count(&next);
-                    progress = next;
+            Some(Ok(response)) => {
+                let accepted = self.accept_response(state, &step_run, response, progress);
+                match accepted {
+                    Ok(()) => state.count(progress),
+                    Err(error) => self.fail(state, error),
                 }
-                Err(error) => self.fail(state, error),
-            },
+            }
         }
         if is_final {
             state.free(slot);
@@ -249,7 +253,6 @@ impl Execution {
         } else {
             state.put(slot, step_run);
         }
-        progress
     }
 
     fn accept_response(
@@ -257,13 +260,14 @@ impl Execution {
         state: &mut ExecutionState,
         step_run: &StepRun,
         response: Response,
-    ) -> Result<DataflowProgress<TensorData>, Error> {
+        progress: &mut DataflowProgress<TensorData>,
+    ) -> Result<(), Error> {
         let Some(dataflow) = state
             .dataflow
             .as_mut()
             .filter(|dataflow| !dataflow.is_failed())
         else {
-            return Ok(DataflowProgress::default());
+            return Ok(());
         };
         let graph = &self.ensemble.graph;
         let StepRun {
@@ -276,7 +280,8 @@ impl Execution {
         } = *step_run;
         let names = graph.steps[step].outputs.iter().map(|(name, _)| &**name);
         let outputs = tensor::of_response(response, names, batch_size, sequence)?;
-        Ok(dataflow.respond(graph, step, iteration, is_decoupled, outputs))
+        dataflow.respond(graph, step, iteration, is_decoupled, outputs, progress);
+        Ok(())
     }
 
     /// The first error is the answer, once nothing is in flight.
@@ -303,13 +308,13 @@ impl Execution {
     }
 
     /// Answers, starts what is to start, and ends if that was all.
-    fn apply_progress(&self, progress: DataflowProgress<TensorData>) {
-        let DataflowProgress { starts, answers } = progress;
-        let mut answers: SmallVec<[Result<Response, Error>; 1]> = answers
-            .into_iter()
+    fn apply_progress(&self, progress: &mut DataflowProgress<TensorData>) {
+        let mut answers: SmallVec<[Result<Response, Error>; 1]> = progress
+            .answers
+            .drain(..)
             .map(|answer| self.response(answer))
             .collect();
-        for start in starts {
+        for start in progress.starts.drain(..) {
             self.start(start);
         }
         let mut state = self.state();

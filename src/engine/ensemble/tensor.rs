@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::request::context::Request;
 use crate::request::correlation_id::CorrelationId;
-use crate::tensor::{Shape, TENSORS_IN_PLACE};
+use crate::tensor::Shape;
 use crate::{Error, Output, Parameter, ParameterValue, Response, SequenceFlags, private_copy};
 
 /// The value of one of the ensemble's tensors.
@@ -39,10 +39,7 @@ pub(crate) struct StepSequence {
 }
 
 /// The value of each of the ensemble's inputs in a request.
-pub(crate) fn of_request(
-    request: &Request,
-    config: &ResolvedConfig,
-) -> SmallVec<[TensorData; TENSORS_IN_PLACE]> {
+pub(crate) fn of_request(request: &Request, config: &ResolvedConfig) -> SmallVec<[TensorData; 1]> {
     let value = |spec: &TensorSpec| {
         let input = request.inputs.iter().find(|input| input.name == spec.name);
         let tensor = input.map(|input| StepTensor {
@@ -71,21 +68,20 @@ pub(crate) fn of_response<'n>(
     names: impl Iterator<Item = &'n str>,
     batch_size: u32,
     own: &StepSequence,
-) -> Result<SmallVec<[TensorData; 2]>, Error> {
+) -> Result<SmallVec<[TensorData; 1]>, Error> {
     let told = sequence_of_response(&response.parameters, own)?;
     let sequence = told.clone().unwrap_or_else(|| own.clone());
-    let mut outputs: SmallVec<[Option<Output>; 2]> =
-        response.outputs.into_iter().map(Some).collect();
+    let mut outputs = response.outputs;
     let value = |name: &str| {
-        let found = outputs
-            .iter_mut()
-            .find(|output| output.as_ref().is_some_and(|output| *output.name == *name));
-        let tensor = found.and_then(Option::take).map(|output| StepTensor {
-            data_type: output.data_type,
-            shape: output.shape,
-            chunks: SmallVec::from_buf([output.data]),
-            batch_size,
-        });
+        let found = outputs.iter().position(|output| *output.name == *name);
+        let tensor = found
+            .map(|place| outputs.remove(place))
+            .map(|output| StepTensor {
+                data_type: output.data_type,
+                shape: output.shape,
+                chunks: SmallVec::from_buf([output.data]),
+                batch_size,
+            });
         // What was not made starts and ends nothing, unless the response said so.
         let sequence = match (&tensor, &told) {
             (None, None) => StepSequence {

@@ -34,16 +34,16 @@ pub struct Dataflow<T> {
 pub struct StepStart<T> {
     pub step: usize,
     pub iteration: u64,
-    /// As the step's inputs.
-    pub inputs: SmallVec<[T; 2]>,
+    /// As the step's inputs. Nearly always there is one; more are not moved about.
+    pub inputs: SmallVec<[T; 1]>,
 }
 
-/// What follows from an event.
+/// What follows from an event. It is large: events add to it in place.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DataflowProgress<T> {
     pub starts: SmallVec<[StepStart<T>; 1]>,
     /// Each with the wanted outputs.
-    pub answers: SmallVec<[SmallVec<[T; 2]>; 1]>,
+    pub answers: SmallVec<[SmallVec<[T; 1]>; 1]>,
 }
 
 /// The tensors of one name, by iteration. Nearly always there is one.
@@ -93,9 +93,9 @@ impl<T: Clone> Dataflow<T> {
         &mut self,
         graph: &Graph,
         inputs: impl IntoIterator<Item = T>,
-    ) -> DataflowProgress<T> {
-        let fresh = graph.inputs.iter().copied().zip(inputs).collect();
-        self.advance(graph, fresh, 0)
+        progress: &mut DataflowProgress<T>,
+    ) {
+        self.advance(graph, graph.inputs.iter().copied().zip(inputs), 0, progress);
     }
 
     /// A run has answered: with a value for each of its step's outputs. The run is over only with
@@ -107,9 +107,10 @@ impl<T: Clone> Dataflow<T> {
         iteration: u64,
         is_decoupled: bool,
         outputs: impl IntoIterator<Item = T>,
-    ) -> DataflowProgress<T> {
+        progress: &mut DataflowProgress<T>,
+    ) {
         if self.is_failed {
-            return DataflowProgress::default();
+            return;
         }
         let iteration = if is_decoupled {
             self.count_response(graph, step)
@@ -117,7 +118,7 @@ impl<T: Clone> Dataflow<T> {
             iteration
         };
         let tensors = graph.steps[step].outputs.iter().map(|(_, tensor)| *tensor);
-        self.advance(graph, tensors.zip(outputs).collect(), iteration)
+        self.advance(graph, tensors.zip(outputs), iteration, progress);
     }
 
     /// A run is over, whether it answered or not.
@@ -169,10 +170,10 @@ impl<T: Clone> Dataflow<T> {
     fn advance(
         &mut self,
         graph: &Graph,
-        fresh: SmallVec<[(usize, T); 2]>,
+        fresh: impl Iterator<Item = (usize, T)>,
         iteration: u64,
-    ) -> DataflowProgress<T> {
-        let mut progress = DataflowProgress::default();
+        progress: &mut DataflowProgress<T>,
+    ) {
         let mut candidates: SmallVec<[usize; 4]> = SmallVec::new();
         let mut may_answer = false;
         for (tensor, value) in fresh {
@@ -210,13 +211,12 @@ impl<T: Clone> Dataflow<T> {
                     iteration,
                     inputs: self.read(&tensors, iteration),
                 });
+                self.in_flight += 1;
             }
         }
-        self.in_flight += progress.starts.len();
         if may_answer {
-            self.answer(graph, &mut progress);
+            self.answer(graph, progress);
         }
-        progress
     }
 
     fn is_needed(&self, step: usize) -> bool {
@@ -242,17 +242,16 @@ impl<T: Clone> Dataflow<T> {
         }
     }
 
-    /// Copies of the values of one iteration; each tensor has one reader less.
-    fn read(&mut self, tensors: &[usize], iteration: u64) -> SmallVec<[T; 2]> {
-        let values = tensors
-            .iter()
-            .filter_map(|tensor| Some(self.cells[*tensor].get(iteration)?.value.clone()))
-            .collect();
+    /// The values of one iteration; each tensor has one reader less.
+    fn read(&mut self, tensors: &[usize], iteration: u64) -> SmallVec<[T; 1]> {
+        let mut values = SmallVec::new();
         for (position, tensor) in tensors.iter().enumerate() {
+            let cell = &mut self.cells[*tensor];
             // A step may read a tensor by several of its inputs.
-            if !tensors[..position].contains(tensor) {
-                self.cells[*tensor].release(iteration);
-            }
+            values.extend(match tensors[position + 1..].contains(tensor) {
+                true => cell.get(iteration).map(|found| found.value.clone()),
+                false => cell.read(iteration),
+            });
         }
         values
     }
@@ -285,24 +284,29 @@ impl<T> TensorValues<T> {
         found.or_else(|| self.more.get(self.place(iteration)).filter(is_it))
     }
 
-    fn release(&mut self, iteration: u64) {
+    /// The value for one of its readers; the last one takes it out.
+    fn read(&mut self, iteration: u64) -> Option<T>
+    where
+        T: Clone,
+    {
         if let Some(cell) = &mut self.first
             && cell.iteration == iteration
         {
             cell.readers_left -= 1;
-            if cell.readers_left == 0 {
-                self.first = None;
-            }
-            return;
+            return match cell.readers_left {
+                0 => self.first.take().map(|cell| cell.value),
+                _ => Some(cell.value.clone()),
+            };
         }
         let place = self.place(iteration);
-        if let Some(cell) = self.more.get_mut(place)
-            && cell.iteration == iteration
-        {
-            cell.readers_left -= 1;
-            if cell.readers_left == 0 {
-                self.more.remove(place);
-            }
+        let cell = self.more.get_mut(place)?;
+        if cell.iteration != iteration {
+            return None;
+        }
+        cell.readers_left -= 1;
+        match cell.readers_left {
+            0 => self.more.remove(place).map(|cell| cell.value),
+            _ => Some(cell.value.clone()),
         }
     }
 

@@ -44,21 +44,28 @@ impl Told {
 
     fn begin(&mut self, inputs: &str) -> String {
         let inputs = inputs.split_whitespace().map(str::to_owned);
-        line(self.1.begin(&self.0, inputs))
+        let mut progress = DataflowProgress::default();
+        self.1.begin(&self.0, inputs, &mut progress);
+        line(progress)
     }
 
     /// One response of a one-to-one step, which is its end.
     fn done(&mut self, step: usize, iteration: u64, outputs: &str) -> String {
         let outputs = outputs.split_whitespace().map(str::to_owned);
-        let next = self.1.respond(&self.0, step, iteration, false, outputs);
+        let mut progress = DataflowProgress::default();
+        self.1
+            .respond(&self.0, step, iteration, false, outputs, &mut progress);
         self.1.end_run();
-        line(next)
+        line(progress)
     }
 
     /// One response of a decoupled step.
     fn more(&mut self, step: usize, outputs: &str) -> String {
         let outputs = outputs.split_whitespace().map(str::to_owned);
-        line(self.1.respond(&self.0, step, 0, true, outputs))
+        let mut progress = DataflowProgress::default();
+        self.1
+            .respond(&self.0, step, 0, true, outputs, &mut progress);
+        line(progress)
     }
 
     fn is_clean(&self) -> bool {
@@ -235,14 +242,15 @@ fn run_random(seed: u64) {
 
     let mut runs: Vec<(usize, u64, Vec<String>)> = Vec::new();
     let mut answers: Vec<Vec<String>> = Vec::new();
-    let first = told.1.begin(&told.0, ["x".to_owned()]);
-    let mut take = |progress: DataflowProgress<String>, runs: &mut Vec<_>| {
-        for start in progress.starts {
+    let mut progress = DataflowProgress::default();
+    told.1.begin(&told.0, ["x".to_owned()], &mut progress);
+    let mut take = |progress: &mut DataflowProgress<String>, runs: &mut Vec<_>| {
+        for start in progress.starts.drain(..) {
             runs.push((start.step, start.iteration, start.inputs.to_vec()));
         }
-        answers.extend(progress.answers.into_iter().map(|answer| answer.to_vec()));
+        answers.extend(progress.answers.drain(..).map(|answer| answer.to_vec()));
     };
-    take(first, &mut runs);
+    take(&mut progress, &mut runs);
     while !runs.is_empty() {
         let run = random.below(runs.len() as u64) as usize;
         let (step, iteration, inputs) = runs.swap_remove(run);
@@ -250,12 +258,14 @@ fn run_random(seed: u64) {
         if shape.decoupled == Some(step) {
             for index in 0..response_count {
                 let output = [format!("{made}#{index}")];
-                let next = told.1.respond(&told.0, step, iteration, true, output);
-                take(next, &mut runs);
+                told.1
+                    .respond(&told.0, step, iteration, true, output, &mut progress);
+                take(&mut progress, &mut runs);
             }
         } else {
-            let next = told.1.respond(&told.0, step, iteration, false, [made]);
-            take(next, &mut runs);
+            told.1
+                .respond(&told.0, step, iteration, false, [made], &mut progress);
+            take(&mut progress, &mut runs);
         }
         told.1.end_run();
     }
