@@ -4,7 +4,7 @@ use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
 use std::sync::Arc;
 
 use crate::Error;
-use crate::ensemble::inline::OwedSteps;
+use crate::ensemble::inline::InlineSteps;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::flow_control::decoupled_step::FlowControl;
 use crate::model::version::Pin;
@@ -36,7 +36,7 @@ pub(super) struct ExecutionState {
     /// The submitter has offered to execute.
     pub(super) is_offered: bool,
     /// Of the submitter, from the beginning until it executes.
-    pub(super) owed_steps: Option<OwedSteps>,
+    pub(super) inline_steps: Option<InlineSteps>,
 }
 
 /// A decoupled step and who sets its pace.

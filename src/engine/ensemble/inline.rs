@@ -14,16 +14,16 @@ use smallvec::SmallVec;
 use crate::request::inline::{InlineOffer, InlineTurn};
 
 /// What a submitter owes the queues of steps.
-pub(super) struct OwedSteps {
+pub(super) struct InlineSteps {
     /// It executes brief steps alone.
     is_for_brief: bool,
     turns: SmallVec<[InlineTurn; 1]>,
 }
 
-impl OwedSteps {
+impl InlineSteps {
     /// Nothing yet, of a submitter that makes `offer`.
-    pub(super) fn new(offer: &InlineOffer) -> OwedSteps {
-        OwedSteps {
+    pub(super) fn new(offer: &InlineOffer) -> InlineSteps {
+        InlineSteps {
             is_for_brief: offer.is_for_brief(),
             turns: SmallVec::new(),
         }
@@ -39,55 +39,55 @@ impl OwedSteps {
 }
 
 thread_local! {
-    /// Of the innermost scope. A thread-local because the way from an answer to the next step leads
+    /// Of the innermost guard. A thread-local because the way from an answer to the next step leads
     /// through interfaces that know of no offer: completions, and runs that wait for this thread.
-    static OWED_STEPS: RefCell<Option<OwedSteps>> = const { RefCell::new(None) };
+    static INLINE_STEPS: RefCell<Option<InlineSteps>> = const { RefCell::new(None) };
 }
 
-/// The time in which a thread executes what it starts.
-pub(super) struct InlineScope {
+/// While it is there, its thread is offered the steps that it starts.
+pub(super) struct InlineGuard {
     /// Of a thread that executes a backend which sends a request to its own server.
-    outer: Option<OwedSteps>,
+    outer: Option<InlineSteps>,
 }
 
-impl InlineScope {
+impl InlineGuard {
     /// This thread owes what is `owed`, and is offered steps.
-    pub(super) fn open(owed: OwedSteps) -> InlineScope {
-        InlineScope {
-            outer: OWED_STEPS.replace(Some(owed)),
+    pub(super) fn open(owed: InlineSteps) -> InlineGuard {
+        InlineGuard {
+            outer: INLINE_STEPS.replace(Some(owed)),
         }
     }
 
     /// Takes what this thread is to execute next, and how many turns it still owes then.
     pub(super) fn next_turn(&self) -> Option<(InlineTurn, usize)> {
-        OWED_STEPS.with_borrow_mut(|owed| {
+        INLINE_STEPS.with_borrow_mut(|owed| {
             let turns = &mut owed.as_mut()?.turns;
             Some((turns.pop()?, turns.len()))
         })
     }
 
     pub(super) fn owed_count(&self) -> usize {
-        OWED_STEPS.with_borrow(|owed| owed.as_ref().map_or(0, |owed| owed.turns.len()))
+        INLINE_STEPS.with_borrow(|owed| owed.as_ref().map_or(0, |owed| owed.turns.len()))
     }
 
     /// Ends it; what is owed still is.
-    pub(super) fn close(self) -> Option<OwedSteps> {
-        OWED_STEPS.take()
+    pub(super) fn close(self) -> Option<InlineSteps> {
+        INLINE_STEPS.take()
     }
 }
 
 /// Leaves what is owed to cores.
-impl Drop for InlineScope {
+impl Drop for InlineGuard {
     fn drop(&mut self) {
         // Dropped when nothing is borrowed.
-        drop(OWED_STEPS.replace(self.outer.take()));
+        drop(INLINE_STEPS.replace(self.outer.take()));
     }
 }
 
 /// What is offered with a step that this thread starts: the execution of one step, and of brief
 /// ones beside it. Steps side by side that take longer are for cores.
 pub(super) fn step_offer() -> InlineOffer {
-    OWED_STEPS.with_borrow(|owed| match owed {
+    INLINE_STEPS.with_borrow(|owed| match owed {
         None => InlineOffer::none(),
         Some(owed) if owed.is_for_brief || !owed.is_empty() => InlineOffer::of_brief_execution(),
         Some(_) => InlineOffer::new(true),
@@ -96,7 +96,7 @@ pub(super) fn step_offer() -> InlineOffer {
 
 /// Notes what the queue of a step got for such an offer.
 pub(super) fn owe(turn: InlineTurn) {
-    OWED_STEPS.with_borrow_mut(|owed| match owed {
+    INLINE_STEPS.with_borrow_mut(|owed| match owed {
         Some(owed) => owed.turns.push(turn),
         None => drop(turn),
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::monotonic_ns;
-use crate::ensemble::inline::{self, InlineScope};
+use crate::ensemble::inline::{self, InlineGuard};
 use crate::ensemble::run::Execution;
 use crate::request::inline::{InlineBudget, InlineExecution, InlineQueue, Progress};
 
@@ -14,19 +14,19 @@ impl InlineQueue for Execution {
     fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
         let begin_ns = monotonic_ns();
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(begin_ns));
-        let owed = self.state().owed_steps.take()?;
+        let owed = self.state().inline_steps.take()?;
         let time = match owed.is_for_brief() {
             true => budget.time.max(limit / 2),
             false => limit / 2,
         };
-        let scope = InlineScope::open(owed);
+        let guard = InlineGuard::open(owed);
         let mut progress = None;
         // A queue may have steps of others, too: as many batches are executed as steps were
         // started.
         let (mut started_count, mut executed_count) = (budget.further_count, 0);
         let mut spent = elapsed();
         while spent <= time
-            && let Some((mut turn, owed_count)) = scope.next_turn()
+            && let Some((mut turn, owed_count)) = guard.next_turn()
         {
             started_count += 1;
             let budget = InlineBudget {
@@ -42,15 +42,15 @@ impl InlineQueue for Execution {
             executed_count += execution.batch_count;
             if execution.is_left
                 && execution.batch_count > 0
-                && started_count + scope.owed_count() > executed_count
+                && started_count + guard.owed_count() > executed_count
             {
                 started_count -= 1;
                 inline::owe(turn);
             }
         }
-        let owed = scope.close().filter(|owed| !owed.is_empty());
+        let owed = guard.close().filter(|owed| !owed.is_empty());
         let is_left = owed.is_some();
-        self.state().owed_steps = owed;
+        self.state().inline_steps = owed;
         (progress.is_some() || is_left).then(|| InlineExecution {
             progress: progress.unwrap_or(Progress::Done),
             batch_count: usize::from(progress.is_some()),
@@ -61,7 +61,7 @@ impl InlineQueue for Execution {
 
     /// Taken out, so that it is not dropped under the lock.
     fn leave_to_core(&self) {
-        let owed = self.state().owed_steps.take();
+        let owed = self.state().inline_steps.take();
         drop(owed);
     }
 }

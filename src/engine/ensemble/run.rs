@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use crate::admission::cancel::cancel;
 use crate::clock::monotonic_ns;
 use crate::ensemble::execution_state::{ExecutionState, StepRun};
-use crate::ensemble::inline::{InlineScope, OwedSteps};
+use crate::ensemble::inline::{InlineGuard, InlineSteps};
 use crate::ensemble::run_queue::QueuedRun;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::ensemble::{Ensemble, run_queue, tensor};
@@ -114,12 +114,12 @@ impl Execution {
         if !offer.is_open() {
             return run_queue::drive(run);
         }
-        let scope = InlineScope::open(OwedSteps::new(offer));
-        // Where this thread is at another run, this one comes later, in the scope of that.
+        let guard = InlineGuard::open(InlineSteps::new(offer));
+        // Where this thread is at another run, this one comes later, under the guard of that.
         run_queue::drive(Arc::clone(&run) as _);
-        let owed = scope.close().filter(|owed| !owed.is_empty());
+        let owed = guard.close().filter(|owed| !owed.is_empty());
         if owed.is_some() {
-            run.state().owed_steps = owed;
+            run.state().inline_steps = owed;
             offer.take(run);
         }
     }

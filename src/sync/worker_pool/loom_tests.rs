@@ -298,14 +298,19 @@ fn pushed(follow_up: PushFollowUp) {
             PushFollowUp::DriveOn => {
                 let mut is_left = false;
                 for _ in 0..2 {
-                    let Some(visit) = pool.try_drive_unwoken(&clock, Pairs::drive) else {
+                    // What another thread has seen to is that thread's.
+                    is_left = pool.has_work();
+                    if !is_left {
+                        break;
+                    }
+                    let Some(outcome) = pool.try_drive_unwoken(&clock, Pairs::drive) else {
                         // Who has the lock looks again.
                         is_left = false;
                         break;
                     };
-                    is_left = visit.is_left;
-                    visit.result.map(&count);
-                    if !is_left {
+                    outcome.result.map(&count);
+                    is_left = outcome.is_left;
+                    if !is_left || !pool.has_work() {
                         break;
                     }
                 }

@@ -509,7 +509,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
     }
 
     /// As [`WorkerPool::try_drive`], but wakes nobody for what is left: the caller drives again
-    /// soon, or calls [`WorkerPool::wake_one`].
+    /// soon, or calls [`WorkerPool::wake_one`]. The latter at once if there is no
+    /// [work](WorkerPool::has_work), as a deadline has to be watched.
     pub fn try_drive_unwoken<R>(
         &self,
         clock: &impl Clock,

@@ -291,7 +291,7 @@ class OtherAddresses(Commands):
 @conch_only
 @needs_library("onnxruntime")
 class Documented(Commands):
-    """The example of docs/OPERATIONS.md."""
+    """The examples of docs/OPERATIONS.md."""
 
     repository_path = servers.ROOT / "docs/examples/model_repository"
     flags = ("--model-control-mode=explicit", "--load-model=addsub")
@@ -301,6 +301,26 @@ class Documented(Commands):
         command, printed = re.search(r"```sh\nconch (infer .*?)\n```\n\n```text\n(.*?)```", text, re.S).groups()
         _, model, *words = shlex.split(command)
         self.assertEqual(self.infer(model, *words), printed)
+
+    def test_the_measurement(self):
+        """Its figures are those of another machine, and its rates others: its lines are the same."""
+        def lines(printed):
+            """Without figures; rows below each other once; where the curves are, their frame alone."""
+            table, curves, end = printed.strip("\n").split("\n\n")
+            title, names, *rows = table.splitlines()
+            title = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", re.sub(r"[\d.]+ s per rate", "N s per rate", title))
+            rows = {re.sub(r"\s*[\d.]+", " N", row) for row in rows}
+            legend, *plot, axis, scale = curves.splitlines()
+            frames = {re.fullmatch(r"[ \dk.]*\|[ .*#]*", line) is not None for line in plot}
+            return [title, names, rows, legend, frames, axis, scale.split()[-1], re.sub(r"\d+", "N", end)]
+
+        text = (servers.ROOT / "docs/OPERATIONS.md").read_text()
+        command, printed = re.search(r"```sh\nconch (bench .*?)\n```\n\n```text\n(.*?)```", text, re.S).groups()
+        # A busy machine has other latencies.
+        command = command.replace("addsub.svg", str(self.folder / "addsub.svg")).replace("latency-limit-ms 20", "latency-limit-ms 60000")
+        _, model, *words = shlex.split(command)
+        told = self.client("bench", model, *words, "--rates=20,40", "--seconds=0.5", "--warm-up-seconds=0")
+        self.assertEqual(lines(told), lines(printed))
 
 
 if __name__ == "__main__":

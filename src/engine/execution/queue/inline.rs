@@ -114,6 +114,11 @@ impl InlineQueue for ModelQueue {
             seat.call();
             self.pool.notify(seat.core());
         }
+        // Who runs the turn again looks for work alone, not for deadlines.
+        if execution.is_left && !self.pool.has_work() {
+            self.leave_to_core();
+            execution.is_left = false;
+        }
         (execution.batch_count > 0 || execution.is_left).then_some(execution)
     }
 
