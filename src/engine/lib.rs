@@ -60,7 +60,7 @@ pub use request::inline::{
 pub use request::observer::RequestObserver;
 pub use request::parameter::{Parameter, ParameterValue};
 pub use request::pending_responses::PendingResponses;
-pub use request::response::{Completion, Delivery, Response};
+pub use request::response::{Completion, Delivery, Response, ResponseParts};
 pub use request::sequence_flags::SequenceFlags;
 pub use request::timestamps::Timestamps;
 pub use sequence::reschedule;

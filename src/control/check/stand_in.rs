@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_config::{ModelConfig, PreferredGroup, ResolvedConfig};
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Batch, Error, ExecutionPolicy, Instance, InstanceSpec,
-    LoadContext, Model, ModelVersion, PendingResponses, Response,
+    LoadContext, Model, ModelVersion, PendingResponses, Response, ResponseParts,
 };
 
 use crate::loader::instance_specs;
@@ -157,11 +157,11 @@ struct StandInInstance;
 impl Instance for StandInInstance {
     fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
         for request in batch.drain(..) {
-            let response = Response {
+            let response = Response::from(ResponseParts {
                 model: Arc::clone(&request.shared().model),
                 outputs: Default::default(),
                 parameters: Vec::new(),
-            };
+            });
             let handle = Arc::clone(request.handle());
             drop(request);
             pending.push(handle.shared(), Some(Ok(response)), true);

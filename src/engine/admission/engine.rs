@@ -223,7 +223,7 @@ impl Engine {
     pub fn submit(
         &self,
         permit: InFlightPermit,
-        draft: Draft<'_>,
+        draft: &mut Draft<'_>,
         completion: &Arc<dyn Completion>,
         slot: u64,
         timestamps: Timestamps,

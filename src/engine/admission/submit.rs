@@ -17,11 +17,12 @@ use crate::request::trace::TraceActivity;
 use crate::validation::draft::{CheckedDraft, examine};
 use crate::{
     Completion, Draft, Error, InFlightPermit, Input, ModelVersion, PendingPermit, Request,
-    RequestContext, RequestFeatures, RequestHandle, Timestamps,
+    RequestContext, RequestFeatures, RequestHandle, RequestInputs, Timestamps,
 };
 
 /// Checks `draft` against the model of `permit` and reserves its place among the waiting; the
-/// handle is ready for [`ModelVersion::submit`].
+/// handle is ready for [`ModelVersion::submit`]. The draft is used up, but stays where it is, as it
+/// is large.
 ///
 /// The answer goes to `completion` under `slot`, unless this or the submission fails.
 /// `timestamps.queue_start_ns` is set here.
@@ -31,7 +32,7 @@ use crate::{
 /// is reached.
 pub fn admit(
     permit: InFlightPermit,
-    draft: Draft<'_>,
+    draft: &mut Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
     timestamps: Timestamps,
@@ -46,7 +47,7 @@ pub fn admit(
 /// As [`admit`].
 pub(crate) fn admit_step(
     permit: InFlightPermit,
-    draft: Draft<'_>,
+    draft: &mut Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
     timestamps: Timestamps,
@@ -57,7 +58,7 @@ pub(crate) fn admit_step(
 
 fn check_and_reserve(
     permit: InFlightPermit,
-    mut draft: Draft<'_>,
+    draft: &mut Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
     mut timestamps: Timestamps,
@@ -65,14 +66,14 @@ fn check_and_reserve(
 ) -> Result<RequestHandle, Error> {
     let model: &Arc<ModelVersion> = &permit;
     let config = &*model.config;
+    let mut inputs = RequestInputs::new();
     let CheckedDraft {
         indices,
-        inputs,
         requested_outputs,
         batch_size,
-    } = examine(model, &mut draft)?;
+    } = examine(model, draft, &mut inputs)?;
 
-    let membership = sequence::check(model, &mut draft, batch_size)?;
+    let membership = sequence::check(model, draft, batch_size)?;
     timestamps.queue_start_ns = monotonic_ns();
     let facts = SchedulingParams {
         batch_count: batch_size.max(1),
@@ -105,16 +106,16 @@ fn check_and_reserve(
         id: try_text(draft.id)?,
         completion,
         slot,
-        features: draft.features,
+        features: std::mem::take(&mut draft.features),
         facts,
         member: membership,
     };
     let request = Request {
-        correlation_id: draft.correlation_id,
+        correlation_id: std::mem::take(&mut draft.correlation_id),
         sequence_flags: draft.sequence_flags,
         priority,
         timeout_us: draft.timeout_us,
-        parameters: draft.parameters,
+        parameters: std::mem::take(&mut draft.parameters),
         inputs,
         requested_outputs,
         batch_size,
@@ -124,7 +125,7 @@ fn check_and_reserve(
         return_guard: None,
         place,
         step,
-        hold: ReleaseGuard::new(draft.observer),
+        hold: ReleaseGuard::new(draft.observer.take()),
     };
     request_log::note_prepared(&origin, &request);
     if let Some(trace) = request.observer().and_then(|observer| observer.trace()) {

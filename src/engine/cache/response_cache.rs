@@ -5,7 +5,7 @@ use std::sync::Arc;
 use conch_memory::{ALIGNMENT_BYTES, ByteView};
 
 use crate::cache::CacheKey;
-use crate::{Error, ModelVersion, Output, Parameter, ParameterValue, Response};
+use crate::{Error, ModelVersion, Output, Parameter, ParameterValue, Response, ResponseParts};
 
 /// Keeps responses. Called from many threads at once.
 pub trait ResponseCache: Send + Sync {
@@ -93,11 +93,11 @@ impl CachedResponse {
 
     /// The response once more, from `model`. Shares the bytes.
     pub(crate) fn to_response(&self, model: &Arc<ModelVersion>) -> Response {
-        Response {
+        Response::from(ResponseParts {
             model: Arc::clone(model),
             outputs: self.outputs.iter().cloned().collect(),
             parameters: self.parameters.to_vec(),
-        }
+        })
     }
 }
 

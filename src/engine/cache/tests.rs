@@ -20,8 +20,8 @@ use crate::threads::timer_thread::TimerThread;
 use crate::threads::topology::Topology;
 use crate::{
     Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, InlineOffer, Instance,
-    InstanceSpec, ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps,
-    VersionParts, cancel,
+    InstanceSpec, ModelVersion, Output, PendingResponses, RequestHandle, Response, ResponseParts,
+    Timestamps, VersionParts, cancel,
 };
 
 const CONFIG: &str = "max_batch_size: 8 response_cache { enable: true }
@@ -89,7 +89,7 @@ impl Instance for EchoInstance {
             let outcome = if given.chunks[0].as_ref() == b"fails" {
                 Err(Error::internal("told to"))
             } else {
-                Ok(Response {
+                Ok(Response::from(ResponseParts {
                     model: Arc::clone(&model),
                     outputs: [Output {
                         name: "x".into(),
@@ -100,7 +100,7 @@ impl Instance for EchoInstance {
                     .into_iter()
                     .collect(),
                     parameters: Vec::new(),
-                })
+                }))
             };
             let span = ExecutionSpan::default();
             model

@@ -14,7 +14,7 @@ use crate::request::messages::RequestIdPrefix;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::request::trace::TraceActivity;
-use crate::{Code, Error, Response};
+use crate::{Code, Error, Response, ResponseParts};
 
 impl Execution {
     /// The final delivery, after the request has been given up if nothing refers to it any more.
@@ -100,11 +100,11 @@ impl Execution {
         if let Some(trace) = trace {
             trace.show_outputs(TraceActivity::TensorBackendOutput, &outputs, budget);
         }
-        Ok(Response {
+        Ok(Response::from(ResponseParts {
             model: Arc::clone(model),
             outputs,
             parameters,
-        })
+        }))
     }
 
     /// One reason less to keep the request. The last gives it up and counts it; returns whether

@@ -5,19 +5,24 @@ use std::time::Duration;
 use crate::clock::monotonic_ns;
 use crate::ensemble::inline::{self, InlineGuard};
 use crate::ensemble::run::Execution;
-use crate::request::inline::{InlineBudget, InlineExecution, InlineQueue, Progress};
+use crate::request::inline::{InlineBudget, InlineExecution, InlineLength, InlineQueue, Progress};
 
 impl InlineQueue for Execution {
     /// Executes steps until none is offered any more, or half of the time is over: the next one may
     /// take the rest. Steps that are brief go on as long as the `budget` allows. They may be of
     /// other runs: their turns find nothing left then.
-    fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
+    fn execute_inline(
+        &self,
+        limit: Duration,
+        budget: InlineBudget,
+        _: InlineLength,
+    ) -> Option<InlineExecution> {
         let begin_ns = monotonic_ns();
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(begin_ns));
         let owed = self.state().inline_steps.take()?;
-        let time = match owed.is_for_brief() {
-            true => budget.time.max(limit / 2),
-            false => limit / 2,
+        let time = match owed.length() {
+            InlineLength::Any => limit / 2,
+            InlineLength::Short | InlineLength::Brief => budget.time.max(limit / 2),
         };
         let guard = InlineGuard::open(owed);
         let mut progress = None;

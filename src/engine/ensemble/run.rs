@@ -59,8 +59,6 @@ struct ResponseOutbox {
     is_attended: bool,
 }
 
-// As large as what it nearly always is.
-#[expect(clippy::large_enum_variant)]
 pub(super) enum StepEvent {
     Begin,
     /// Steps that may start and were too many for one turn.

@@ -169,7 +169,7 @@ impl Execution {
         let own = self.shared();
         let completion = Arc::clone(&own) as Arc<dyn Completion>;
         let guard = own.step_guard();
-        let admitted = submit::admit_step(permit, draft, &completion, slot, timestamps, guard);
+        let admitted = submit::admit_step(permit, &mut draft, &completion, slot, timestamps, guard);
         let mut state = self.state();
         match &admitted {
             Ok(handle) => {

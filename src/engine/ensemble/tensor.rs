@@ -71,7 +71,7 @@ pub(crate) fn of_response<'n>(
 ) -> Result<SmallVec<[TensorData; 1]>, Error> {
     let told = sequence_of_response(&response.parameters, own)?;
     let sequence = told.clone().unwrap_or_else(|| own.clone());
-    let mut outputs = response.outputs;
+    let mut outputs = response.into_parts().outputs;
     let value = |name: &str| {
         let found = outputs.iter().position(|output| *output.name == *name);
         let tensor = found
@@ -233,6 +233,7 @@ fn reshaped(shape: &Shape, made: &[i64], shown: &[i64], batch_dim_count: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ResponseParts;
     use crate::testing::model;
 
     #[test]
@@ -342,13 +343,13 @@ mod tests {
             shape: Shape::from_slice(&[1]),
             data: ByteView::copy_of(&[byte]),
         };
-        let response = Response {
+        let response = Response::from(ResponseParts {
             model: Arc::clone(&model),
             outputs: [output("unknown", 0), output("second", 2)]
                 .into_iter()
                 .collect(),
             parameters: vec![parameter("sequence_id", ParameterValue::Int(8))],
-        };
+        });
         let own = StepSequence {
             id: CorrelationId::Unsigned(1),
             flags: SequenceFlags::END,

@@ -161,8 +161,8 @@ fn sample(
             chunks: smallvec![data],
         });
     }
-    let examined = examine(model, &mut draft)?;
-    let mut inputs = examined.inputs;
+    let mut inputs = RequestInputs::new();
+    let examined = examine(model, &mut draft, &mut inputs)?;
     inputs.extend(others);
     Ok(WarmUpSample {
         name: spec.name.clone(),

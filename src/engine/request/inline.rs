@@ -3,7 +3,8 @@
 //! A submitter that has nothing else to do makes an [`InlineOffer`] with its request. A queue whose
 //! model can be executed so takes the offer: it wakes no core, and the submitter owes it an
 //! [`InlineTurn`]. A submitter that has more requests in flight makes an offer for those models
-//! whose executions take no longer than to wake a core.
+//! whose executions take no longer than to wake a core; or a few times as long, if a core would
+//! take its CPU from it.
 //!
 //! A submitter that is about to submit more offers to put off the wake-up of a core: it owes a turn
 //! as well, and drops it when it is done.
@@ -11,9 +12,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Batches with more bytes of inputs are left to the core: to copy them takes the submitter longer
-/// than to wake it.
-pub const INLINE_BYTES_MAX: usize = 64 << 10;
+/// Batches with more bytes of inputs are left to the core: to copy them takes some 100 us.
+pub const INLINE_BYTES_MAX: usize = 1 << 20;
+/// As [`INLINE_BYTES_MAX`] for submitters that have more to do on a CPU of their own: to copy so
+/// many takes them longer than to wake the core.
+const BRIEF_BYTES_MAX: usize = 64 << 10;
 
 /// How far an execution came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +45,40 @@ pub struct InlineBudget {
     pub time: Duration,
 }
 
+/// How long the executions may take that a submitter offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InlineLength {
+    /// As long as the submitter waits.
+    #[default]
+    Any,
+    /// A few times as long as to wake a core.
+    Short,
+    /// No longer than to wake a core.
+    Brief,
+}
+
+impl InlineLength {
+    /// The bytes of inputs that a batch may have.
+    pub(crate) fn bytes_max(self) -> usize {
+        match self {
+            InlineLength::Any | InlineLength::Short => INLINE_BYTES_MAX,
+            InlineLength::Brief => BRIEF_BYTES_MAX,
+        }
+    }
+}
+
 /// A queue whose batches may be executed on other threads than its cores.
 pub trait InlineQueue: Send + Sync {
     /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
     /// core goes on. Then further batches, as the `budget` allows. None if it found nothing to
     /// execute, or no place, of which it tells a core. After an execution that took longer, the
-    /// queue takes fewer offers.
-    fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution>;
+    /// queue takes fewer offers. Batches that are too large for the `length` are left to the core.
+    fn execute_inline(
+        &self,
+        limit: Duration,
+        budget: InlineBudget,
+        length: InlineLength,
+    ) -> Option<InlineExecution>;
 
     /// Leaves what was submitted to a core.
     fn leave_to_core(&self);
@@ -65,8 +95,7 @@ pub struct InlineOffer {
 enum OfferKind {
     #[default]
     Nothing,
-    Execution,
-    BriefExecution,
+    Execution(InlineLength),
     LaterWake,
 }
 
@@ -80,18 +109,31 @@ impl InlineOffer {
     pub fn new(is_open: bool) -> InlineOffer {
         InlineOffer {
             offered: match is_open {
-                true => OfferKind::Execution,
+                true => OfferKind::Execution(InlineLength::Any),
                 false => OfferKind::Nothing,
             },
             turn: None,
         }
     }
 
-    /// An offer to execute models whose executions are known to be brief. Whoever makes one looks
-    /// for [`InlineOffer::into_turn`] soon.
-    pub fn of_brief_execution() -> InlineOffer {
+    /// An offer to execute models whose executions are known to be brief, with `byte_count` bytes
+    /// of inputs. Whoever makes one looks for [`InlineOffer::into_turn`] soon.
+    pub fn of_brief_execution(byte_count: usize) -> InlineOffer {
+        InlineOffer::of_length(InlineLength::Brief, byte_count)
+    }
+
+    /// As [`InlineOffer::of_brief_execution`], of a submitter whose CPU a core would take: the
+    /// executions may be a little longer.
+    pub fn of_short_execution(byte_count: usize) -> InlineOffer {
+        InlineOffer::of_length(InlineLength::Short, byte_count)
+    }
+
+    pub(crate) fn of_length(length: InlineLength, byte_count: usize) -> InlineOffer {
         InlineOffer {
-            offered: OfferKind::BriefExecution,
+            offered: match byte_count <= length.bytes_max() {
+                true => OfferKind::Execution(length),
+                false => OfferKind::Nothing,
+            },
             turn: None,
         }
     }
@@ -107,15 +149,15 @@ impl InlineOffer {
 
     /// Whether a queue may have its batch executed by the submitter.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(
-            self.offered,
-            OfferKind::Execution | OfferKind::BriefExecution
-        )
+        self.length().is_some()
     }
 
-    /// Whether it is for brief executions alone.
-    pub(crate) fn is_for_brief(&self) -> bool {
-        self.offered == OfferKind::BriefExecution
+    /// How long it may take, if a queue may have its batch executed by the submitter.
+    pub(crate) fn length(&self) -> Option<InlineLength> {
+        match self.offered {
+            OfferKind::Execution(length) => Some(length),
+            OfferKind::Nothing | OfferKind::LaterWake => None,
+        }
     }
 
     /// Whether a queue may leave it to the submitter to wake a core.
@@ -125,8 +167,12 @@ impl InlineOffer {
 
     /// Takes the offer, once.
     pub(crate) fn take(&mut self, queue: Arc<dyn InlineQueue>) {
+        let length = self.length().unwrap_or_default();
         self.offered = OfferKind::Nothing;
-        self.turn = Some(InlineTurn(Some(queue)));
+        self.turn = Some(InlineTurn {
+            queue: Some(queue),
+            length,
+        });
     }
 
     /// What the submitter owes, if a queue took the offer.
@@ -136,7 +182,10 @@ impl InlineOffer {
 }
 
 /// An execution that a submitter owes a queue. Dropped, it is left to a core.
-pub struct InlineTurn(Option<Arc<dyn InlineQueue>>);
+pub struct InlineTurn {
+    queue: Option<Arc<dyn InlineQueue>>,
+    length: InlineLength,
+}
 
 impl InlineTurn {
     /// Executes a batch; see [`InlineQueue::execute_inline`]. Replies are delivered before it
@@ -148,10 +197,10 @@ impl InlineTurn {
     /// Executes a batch, and further ones as the `budget` allows: for a submitter that owes several
     /// turns, of which others may find nothing left then. What is left it may run later, or drop.
     pub fn run_within(&mut self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
-        let queue = self.0.take()?;
-        let execution = queue.execute_inline(limit, budget)?;
+        let queue = self.queue.take()?;
+        let execution = queue.execute_inline(limit, budget, self.length)?;
         if execution.is_left {
-            self.0 = Some(queue);
+            self.queue = Some(queue);
         }
         Some(execution)
     }
@@ -159,7 +208,7 @@ impl InlineTurn {
 
 impl Drop for InlineTurn {
     fn drop(&mut self) {
-        if let Some(queue) = self.0.take() {
+        if let Some(queue) = self.queue.take() {
             queue.leave_to_core();
         }
     }
@@ -187,7 +236,12 @@ mod tests {
     }
 
     impl InlineQueue for Fake {
-        fn execute_inline(&self, _: Duration, _: InlineBudget) -> Option<InlineExecution> {
+        fn execute_inline(
+            &self,
+            _: Duration,
+            _: InlineBudget,
+            _: InlineLength,
+        ) -> Option<InlineExecution> {
             self.executed.fetch_add(1, Ordering::Relaxed);
             let further_count = self.further_count.load(Ordering::Relaxed);
             let rest = further_count.saturating_sub(1);
@@ -200,6 +254,22 @@ mod tests {
 
         fn leave_to_core(&self) {
             self.left.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn offers_of_known_length_are_for_inputs_that_are_copied_in_it() {
+        for (byte_count, is_brief, is_short) in [
+            (0, true, true),
+            (BRIEF_BYTES_MAX, true, true),
+            (BRIEF_BYTES_MAX + 1, false, true),
+            (INLINE_BYTES_MAX, false, true),
+            (INLINE_BYTES_MAX + 1, false, false),
+        ] {
+            let brief = InlineOffer::of_brief_execution(byte_count);
+            assert_eq!(brief.is_open(), is_brief, "{byte_count}");
+            let short = InlineOffer::of_short_execution(byte_count);
+            assert_eq!(short.is_open(), is_short, "{byte_count}");
         }
     }
 

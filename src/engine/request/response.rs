@@ -3,6 +3,7 @@
 //! A response keeps its version: see [`crate::model::version`] for why they import one another.
 
 use crate::Output;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -11,16 +12,52 @@ use crate::Error;
 use crate::model::version::ModelVersion;
 use crate::request::parameter::Parameter;
 
-/// One answer of a model to a request.
+/// One answer of a model to a request. It is passed on some twenty times on its way, so what it
+/// says is boxed.
 #[derive(Clone, Debug)]
 pub struct Response {
+    parts: Box<ResponseParts>,
+}
+
+/// What a [`Response`] says.
+#[derive(Clone, Debug)]
+pub struct ResponseParts {
     pub model: Arc<ModelVersion>,
-    /// Two in place: responses are moved from hand to hand, and few models make more.
     pub outputs: SmallVec<[Output; 2]>,
     pub parameters: Vec<Parameter>,
 }
 
+impl Deref for Response {
+    type Target = ResponseParts;
+
+    #[inline]
+    fn deref(&self) -> &ResponseParts {
+        &self.parts
+    }
+}
+
+impl DerefMut for Response {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut ResponseParts {
+        &mut self.parts
+    }
+}
+
+impl From<ResponseParts> for Response {
+    #[inline]
+    fn from(parts: ResponseParts) -> Response {
+        Response {
+            parts: Box::new(parts),
+        }
+    }
+}
+
 impl Response {
+    #[inline]
+    pub fn into_parts(self) -> ResponseParts {
+        *self.parts
+    }
+
     /// Bytes of its outputs that are left to be sent: those in memory of clients are where they are
     /// wanted.
     pub fn byte_size(&self) -> u64 {

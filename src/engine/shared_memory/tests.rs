@@ -13,7 +13,9 @@ use crate::private_copy::to_private;
 use crate::shared_memory::regions::{DISABLED, NAME_BYTES_MAX};
 use crate::shared_memory::*;
 use crate::testing::{Recorder, admit, draft, model, until};
-use crate::{Code, Completion, Delivery, DraftInput, Error, Output, Response, Timestamps};
+use crate::{
+    Code, Completion, Delivery, DraftInput, Error, Output, Response, ResponseParts, Timestamps,
+};
 
 /// A shared memory object of its own: where Linux keeps them, they are files.
 struct Object {
@@ -372,11 +374,11 @@ fn answer(handle: &crate::RequestHandle, data: ByteView, is_final: bool) {
         shape: [1].into_iter().collect(),
         data,
     };
-    let response = Response {
+    let response = Response::from(ResponseParts {
         model: Arc::clone(&origin.model),
         outputs: [output].into_iter().collect(),
         parameters: Vec::new(),
-    };
+    });
     origin
         .completion
         .deliver(Delivery::new(origin.slot, Some(Ok(response)), is_final));
@@ -442,11 +444,11 @@ fn outputs_need_room_and_alignment() {
     };
     on_arrival.deliver(Delivery::new(
         1,
-        Some(Ok(Response {
+        Some(Ok(Response::from(ResponseParts {
             model: model(CONFIG),
             outputs: [output].into_iter().collect(),
             parameters: Vec::new(),
-        })),
+        }))),
         true,
     ));
     let delivery = recorder.wait(1).remove(0);

@@ -184,7 +184,7 @@ impl EnsembleSimulation {
         let mut offer = match (self.makes_offers, number % 2) {
             (false, _) => InlineOffer::none(),
             (true, 0) => InlineOffer::new(true),
-            (true, _) => InlineOffer::of_brief_execution(),
+            (true, _) => InlineOffer::of_brief_execution(0),
         };
         let submitted = model
             .submit(handle, &mut offer)

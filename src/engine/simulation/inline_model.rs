@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::execution::queue::ModelQueue;
 use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
-use crate::request::inline::{InlineBudget, InlineExecution, InlineOffer, InlineQueue, Progress};
+use crate::request::inline::{
+    InlineBudget, InlineExecution, InlineLength, InlineOffer, InlineQueue, Progress,
+};
 use crate::simulation::models::{answer_of, inputs_of, made_of};
 use crate::{Completion, PendingResponses, RequestHandle};
 
@@ -66,7 +68,12 @@ impl Executor for InlineModel {
 }
 
 impl InlineQueue for InlineModel {
-    fn execute_inline(&self, _: Duration, _: InlineBudget) -> Option<InlineExecution> {
+    fn execute_inline(
+        &self,
+        _: Duration,
+        _: InlineBudget,
+        _: InlineLength,
+    ) -> Option<InlineExecution> {
         self.owed_count.fetch_sub(1, Ordering::Relaxed);
         let batch = self.queue.form_now();
         if batch.is_empty() {

@@ -13,7 +13,9 @@ use crate::model::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionS
 use crate::simulation::inline_model::InlineModel;
 use crate::testing::{config, parts};
 use crate::threads::timer_thread::TimerThread;
-use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response, VersionParts};
+use crate::{
+    ModelVersion, Output, OwnedRequest, RequestContext, Response, ResponseParts, VersionParts,
+};
 
 pub(super) struct Models {
     pub(super) models: Vec<ComputingModel>,
@@ -310,11 +312,11 @@ pub(super) fn answer_of(origin: &RequestContext, made: &str) -> Response {
         shape: [made.len() as i64].into_iter().collect(),
         data: ByteView::copy_of(made.as_bytes()),
     };
-    Response {
+    Response::from(ResponseParts {
         model: Arc::clone(&origin.model),
         outputs: std::iter::once(output).collect(),
         parameters: Vec::new(),
-    }
+    })
 }
 
 fn version(

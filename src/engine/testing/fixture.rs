@@ -215,12 +215,12 @@ pub fn draft<'a>(inputs: Vec<DraftInput<'a>>) -> Draft<'a> {
 /// As [`crate::Engine::submit`].
 pub fn admit(
     model: &Arc<ModelVersion>,
-    draft: Draft<'_>,
+    mut draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
     timestamps: Timestamps,
 ) -> Result<RequestHandle, Error> {
     let permit = InFlightPermit::new(model);
     let permit = permit.map_err(|why| admission::refuse(model, draft.id, why))?;
-    admission::admit(permit, draft, completion, slot, timestamps)
+    admission::admit(permit, &mut draft, completion, slot, timestamps)
 }

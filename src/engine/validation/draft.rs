@@ -19,18 +19,18 @@ const UNKNOWN_MAX: usize = 16;
 /// Inputs of a request that a message names.
 const NAMES_MAX: usize = 64;
 
-/// A draft that agrees with its model.
+/// What a draft that agrees with its model asks for, beside its inputs.
 pub(crate) struct CheckedDraft {
     /// Of the inputs, among the configured ones.
     pub(crate) indices: SmallVec<[usize; 4]>,
-    pub(crate) inputs: RequestInputs,
     /// As in [`Request`].
     pub(crate) requested_outputs: SmallVec<[u16; 4]>,
     /// As in [`Request`].
     pub(crate) batch_size: u32,
 }
 
-/// Checks `draft` against the configuration of `model`, and takes its inputs.
+/// Checks `draft` against the configuration of `model`, and moves its inputs to `inputs`, which is
+/// empty.
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words.
@@ -38,6 +38,7 @@ pub(crate) struct CheckedDraft {
 pub(crate) fn examine(
     model: &Arc<ModelVersion>,
     draft: &mut Draft<'_>,
+    inputs: &mut RequestInputs,
 ) -> Result<CheckedDraft, Error> {
     let config = &*model.config;
     let request = RequestLabel {
@@ -60,9 +61,9 @@ pub(crate) fn examine(
     matched.check(&request, model, draft)?;
     let batch_size = batch_size(&request, config, &matched, &draft.inputs)?;
 
-    let mut inputs: RequestInputs = SmallVec::with_capacity(draft.inputs.len());
+    inputs.reserve_exact(draft.inputs.len());
     let budget = draft.features.budget.as_ref();
-    for (input, index) in draft.inputs.drain(..).zip(&matched.indices) {
+    for (input, index) in draft.inputs.iter_mut().zip(&matched.indices) {
         let spec = config.inputs.get(*index).expect("matched above");
         let label = if draft.is_raw { raw::LABEL } else { &spec.name };
         inputs.push(tensor::check(
@@ -71,7 +72,6 @@ pub(crate) fn examine(
     }
     Ok(CheckedDraft {
         indices: matched.indices,
-        inputs,
         requested_outputs: requested_outputs.indices,
         batch_size,
     })

@@ -21,15 +21,15 @@ const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model c
                           config, try setting max_batch_size to zero. See the model configuration \
                           docs for more info on max_batch_size.";
 
-/// Checks one input and gives it the shape that the backend sees. `label` is its name in messages.
-/// A copy is charged to `budget`.
+/// Checks one input, takes its bytes, and gives it the shape that the backend sees. `label` is its
+/// name in messages. A copy is charged to `budget`.
 pub(super) fn check(
     request: &RequestLabel<'_>,
     config: &ResolvedConfig,
     spec: &TensorSpec,
     label: &str,
     batch_size: u32,
-    mut input: DraftInput<'_>,
+    input: &mut DraftInput<'_>,
     budget: Option<&Arc<Budget>>,
 ) -> Result<Input, Error> {
     let model = request.model;
@@ -78,7 +78,7 @@ pub(super) fn check(
         name: spec.name.clone(),
         data_type: spec.data_type,
         shape,
-        chunks: input.chunks,
+        chunks: std::mem::take(&mut input.chunks),
         byte_size,
     })
 }

@@ -396,8 +396,8 @@ impl InferenceRequest {
                 server.budget(),
                 Arc::clone(&embedded) as Arc<dyn RequestObserver>,
             )
-            .and_then(|draft| {
-                conch_engine::admission::admit(permit, draft, &completion, 0, timestamps)
+            .and_then(|mut draft| {
+                conch_engine::admission::admit(permit, &mut draft, &completion, 0, timestamps)
             });
         let handle = match admitted {
             Ok(handle) => handle,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use conch_config::DataType;
 use conch_engine::cache::{CacheKey, ResponseCache};
-use conch_engine::{BackendHost, Code, Error, Output, Response, Shape};
+use conch_engine::{BackendHost, Code, Error, Output, Response, ResponseParts, Shape};
 use conch_ffi::host::{BackendLibraries, HostOptions};
 use conch_memory::{Budget, ByteView};
 use libloading::os::unix::Library;
@@ -87,11 +87,11 @@ fn response(byte: u8, size: usize) -> Response {
         shape: Shape::from_slice(&[i64::try_from(size).unwrap()]),
         data: ByteView::copy_of(&vec![byte; size]),
     };
-    Response {
+    Response::from(ResponseParts {
         model: conch_engine::testing::version("m", 1, &Arc::new(config)),
         outputs: vec![output].into(),
         parameters: Vec::new(),
-    }
+    })
 }
 
 const KEY: CacheKey = CacheKey(0xabc);

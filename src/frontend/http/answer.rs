@@ -69,6 +69,9 @@ pub(crate) struct ResponseHeadOptions<'a> {
     pub(crate) allowed_origin: Option<&'a str>,
 }
 
+/// Binary outputs of an answer. Few models have more; answers are moved several times.
+pub(crate) type AnswerParts = SmallVec<[ByteView; 2]>;
+
 /// One answer, without what depends on the connection.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
@@ -82,7 +85,7 @@ pub(crate) struct HttpResponse {
     pub(crate) names_encodings: bool,
     pub(crate) body: Vec<u8>,
     /// Follow the body, by reference.
-    pub(crate) parts: SmallVec<[ByteView; 4]>,
+    pub(crate) parts: AnswerParts,
     /// Further headers, each with a line end in front of it. Few answers have any.
     pub(crate) more_headers: Option<Box<str>>,
 }

@@ -19,6 +19,9 @@ use crate::shard::offload::INFLATED_PER_PACKED;
 /// and what has no readable weight is passed over.
 pub(super) fn preferred(accept_encoding: &str) -> Option<ContentCoding> {
     let mut preferred = None;
+    if accept_encoding.is_empty() {
+        return preferred;
+    }
     let mut highest = 0.0;
     for encoding in accept_encoding.split(',') {
         let encoding = encoding.trim_start_matches(' ');

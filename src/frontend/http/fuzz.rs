@@ -1,10 +1,11 @@
 //! What the fuzz targets of HTTP do with their input.
 
-use conch_engine::Regions;
+use conch_engine::{Draft, Error, Regions};
 use conch_memory::ByteView;
 
 use super::chunked::{ChunkPiece, ChunkedDecoder};
-use super::head::{self, BodyFraming};
+use super::head::{self, BodyFraming, RecentHead};
+use super::infer::decode::InferRequest;
 use super::{infer, route};
 
 const BODY_BYTES_MAX: u64 = 1 << 20;
@@ -30,7 +31,14 @@ pub fn http_request(bytes: &[u8], piece_bytes: usize) {
     let (own, body) = bytes.split_at(length);
     let mut own = own.to_vec();
     head::normalize_version(&mut own);
-    let Ok(parsed) = head::parse(&own) else {
+    let outcome = head::parse(&own);
+    // The second time it is kept, the third time it is there.
+    let mut recent = RecentHead::default();
+    for round in 0..3 {
+        let again = format!("{:?}", recent.parse(&own));
+        assert_eq!(again, format!("{outcome:?}"), "{round}");
+    }
+    let Ok(parsed) = outcome else {
         return;
     };
     let _ = route::route(parsed.path);
@@ -58,6 +66,9 @@ fn chunks(body: &[u8], piece_bytes: usize) -> Option<(Vec<u8>, bool)> {
 }
 
 /// The body of an inference, of which the last `tail_bytes` are binary tensors.
+///
+/// # Panics
+/// If a text that came before is decoded to something else.
 pub fn json_infer(body: &[u8], tail_bytes: usize, strict_integers: bool) {
     let body = ByteView::copy_of(body);
     let json_length = body.len().saturating_sub(tail_bytes);
@@ -67,7 +78,26 @@ pub fn json_infer(body: &[u8], tail_bytes: usize, strict_integers: bool) {
     };
     let regions = Regions::default();
     let decoded = infer::decode::decode(&body, json_length, "model", limits, &regions);
-    if let Ok(mut decoded) = decoded {
-        let _ = decoded.draft();
+    let expected = described(decoded);
+    // The second time it is kept, from the third time on it is there.
+    for round in 0..4 {
+        let cached = infer::decode::decode_cached(&body, json_length, "model", limits, &regions);
+        assert_eq!(described(cached), expected, "{round}");
     }
+}
+
+/// All that the engine and the answer get of a request.
+fn described(decoded: Result<Box<InferRequest>, Error>) -> Result<String, Error> {
+    let mut decoded = decoded?;
+    let mut draft = Draft::default();
+    decoded.move_to(&mut draft)?;
+    let tensors = draft.inputs.iter().flat_map(|input| &input.chunks);
+    let tensors: Vec<&[u8]> = tensors.map(ByteView::as_ref).collect();
+    let text = format!("{draft:?} {tensors:?}");
+    let outputs = draft.requested_outputs.iter();
+    let outputs: Vec<String> = outputs.map(|name| (*name).to_owned()).collect();
+    drop(draft);
+    let forms = outputs.iter().map(|name| decoded.form_of(name));
+    let forms: Vec<_> = forms.chain([decoded.form_of("")]).collect();
+    Ok(format!("{text} {forms:?}"))
 }

@@ -1,7 +1,7 @@
 //! Single steps of a request's walk, for the micro-benches in `bench/`. Nothing else calls this.
 
 use conch_config::DataType;
-use conch_engine::{Error, Output, Regions};
+use conch_engine::{Draft, Error, Output, Regions};
 use conch_memory::ByteView;
 
 use super::json::JsonDocument;
@@ -23,7 +23,9 @@ pub fn http_body(body: &ByteView, json_length: usize) -> Result<usize, Error> {
         strict_integers: false,
     };
     let mut decoded = infer::decode::decode(body, json_length, "identity", limits, &regions)?;
-    Ok(decoded.draft()?.inputs.len())
+    let mut draft = Draft::default();
+    decoded.move_to(&mut draft)?;
+    Ok(draft.inputs.len())
 }
 
 /// Checks a text and notes where its values lie.

@@ -119,14 +119,16 @@ pub(crate) fn route(path: &str) -> HttpRoute<'_> {
 /// [`route`] for a path without its first slash.
 pub(crate) fn below_root(path: &str) -> HttpRoute<'_> {
     let mut segments = [""; SEGMENTS_MAX];
-    let mut count = 0;
-    for segment in path.split('/') {
+    let (mut count, mut start) = (0, 0);
+    for end in memchr::memchr_iter(b'/', path.as_bytes()).chain([path.len()]) {
+        let segment = path.get(start..end).unwrap_or("");
         // Trailing and double slashes make other paths, as upstream's do.
         let Some(place) = segments.get_mut(count).filter(|_| !segment.is_empty()) else {
             return HttpRoute::Unknown;
         };
         *place = segment;
         count += 1;
+        start = end + 1;
     }
     match segments.get(..count).unwrap_or(&[]) {
         ["v2"] => HttpRoute::ServerMetadata,

@@ -54,7 +54,7 @@ impl Shard {
     pub fn infer(
         self: &Rc<Self>,
         model: &Arc<ModelVersion>,
-        draft: Draft<'_>,
+        draft: &mut Draft<'_>,
         options: SubmitOptions,
     ) -> Result<ResponseFuture, Error> {
         let deadline_ns = options.deadline_ns;
@@ -76,7 +76,7 @@ impl Shard {
         self: &Rc<Self>,
         responses: &Rc<ResponseQueue>,
         model: &Arc<ModelVersion>,
-        draft: Draft<'_>,
+        draft: &mut Draft<'_>,
         options: SubmitOptions,
     ) -> Result<StreamRequest, Error> {
         let (slot, handle) = self.begin(model, draft, options, Some(Rc::clone(responses)))?;
@@ -86,7 +86,7 @@ impl Shard {
     fn begin(
         self: &Rc<Self>,
         model: &Arc<ModelVersion>,
-        draft: Draft<'_>,
+        draft: &mut Draft<'_>,
         options: SubmitOptions,
         responses: Option<Rc<ResponseQueue>>,
     ) -> Result<(u64, RequestHandle), Error> {
@@ -136,7 +136,7 @@ impl Shard {
         let wakes_later = self.owed_wakes.take_let_in() && self.admission.has_any();
         let mut offer = match wakes_later {
             true => InlineOffer::of_later_wake(),
-            false => self.offer_execution(may_wait && byte_count <= INLINE_BYTES_MAX),
+            false => self.offer_execution(may_wait, byte_count),
         };
         let submitted = engine.submit(
             permit,
@@ -163,12 +163,14 @@ impl Shard {
         Ok((slot, submitted?))
     }
 
-    /// Offers to execute the request that is submitted next, if it `may_be_executed` here.
-    fn offer_execution(&self, may_be_executed: bool) -> InlineOffer {
+    /// Offers to execute the request that is submitted next, with `byte_count` bytes of inputs, if
+    /// the shard `may_wait`.
+    fn offer_execution(&self, may_wait: bool, byte_count: usize) -> InlineOffer {
         match self.in_flight.borrow().len() {
-            _ if !may_be_executed => InlineOffer::none(),
-            1 => InlineOffer::new(true),
-            _ => InlineOffer::of_brief_execution(),
+            _ if !may_wait => InlineOffer::none(),
+            1 => InlineOffer::new(byte_count <= INLINE_BYTES_MAX),
+            _ if self.owed_executions.shares_cpu() => InlineOffer::of_short_execution(byte_count),
+            _ => InlineOffer::of_brief_execution(byte_count),
         }
     }
 

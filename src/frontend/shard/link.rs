@@ -47,9 +47,7 @@ impl Protocol {
     }
 }
 
-/// What can be sent to a shard. The mailbox boxes each message, so the large kind costs the others
-/// nothing.
-#[expect(clippy::large_enum_variant)]
+/// What can be sent to a shard.
 pub(crate) enum ShardMessage {
     /// From a core. Bounded by the requests in flight, which admission bounds: one final delivery
     /// each, and what comes before it is paid with credits, but for the first response of a

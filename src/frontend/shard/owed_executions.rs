@@ -26,18 +26,22 @@ const BEGIN_NS_MAX: u64 = 90_000;
 /// The executions that a shard owes, of at most all requests that it has in flight. One per shard.
 pub(super) struct OwedExecutions {
     turns: RefCell<Vec<InlineTurn>>,
-    /// What no turn of the executor has time for is left to the next one, else to cores.
-    goes_on_later: bool,
+    /// Cores would take the CPU from the shard. So what no turn of the executor has time for is
+    /// left to the next one, else to cores.
+    shares_cpu: bool,
 }
 
 impl OwedExecutions {
-    /// With `goes_on_later`, of a shard that shares its CPU with cores: they would take it from the
-    /// shard.
-    pub(super) fn new(goes_on_later: bool) -> OwedExecutions {
+    /// Of a shard that `shares_cpu` with cores, or does not.
+    pub(super) fn new(shares_cpu: bool) -> OwedExecutions {
         OwedExecutions {
             turns: RefCell::default(),
-            goes_on_later,
+            shares_cpu,
         }
+    }
+
+    pub(super) fn shares_cpu(&self) -> bool {
+        self.shares_cpu
     }
 
     /// Notes what a queue got for an offer.
@@ -53,17 +57,17 @@ impl OwedExecutions {
     /// Executes them, or cores do what takes long. True if a reply was delivered, or is to come
     /// from a core; false if nothing was owed, or cores were faster.
     pub(super) fn execute(&self) -> bool {
-        let mut turns = self.turns.take();
-        if turns.is_empty() {
+        if !self.has_any() {
             return false;
         }
+        let mut turns = self.turns.take();
         // Where shards share a model, each executes as many requests as it has submitted.
         let owed_count = turns.len();
         let (mut batch_count, mut spent_ns) = (0usize, 0);
         // The drop of a turn that is not kept wakes a core, if there is something left to do.
         turns.retain_mut(|turn| {
             if spent_ns >= BEGIN_NS_MAX {
-                return self.goes_on_later;
+                return self.shares_cpu;
             }
             let budget = InlineBudget {
                 further_count: owed_count.saturating_sub(batch_count + 1),
@@ -74,7 +78,7 @@ impl OwedExecutions {
             };
             batch_count += execution.batch_count;
             spent_ns += execution.duration_ns;
-            execution.is_left && spent_ns >= BEGIN_NS_MAX && self.goes_on_later
+            execution.is_left && spent_ns >= BEGIN_NS_MAX && self.shares_cpu
         });
         // Kept for its capacity, too.
         self.turns.replace(turns);

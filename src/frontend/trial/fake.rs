@@ -7,7 +7,7 @@ use std::time::Duration;
 use conch_config::{DataType, PreferredGroup, ResolvedConfig as ModelConfig};
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Batch, Error, ExecutionPolicy, Instance, InstanceSpec,
-    LoadContext, Model, ModelVersion, Output, PendingResponses, Response,
+    LoadContext, Model, ModelVersion, Output, PendingResponses, Response, ResponseParts,
 };
 use conch_memory::ByteView;
 
@@ -122,11 +122,11 @@ impl Instance for FakeInstance {
                 };
                 outputs.push(output);
             }
-            let response = Response {
+            let response = Response::from(ResponseParts {
                 model,
                 outputs,
                 parameters: Vec::new(),
-            };
+            });
             pending.push(live.shared(), Some(Ok(response)), true);
         }
     }

@@ -56,12 +56,13 @@ class RoundTrip(unittest.TestCase):
         return self.per_request(tool, pattern, "execute") - self.per_request(tool, pattern, "admit")
 
     def test_allocations(self):
-        """An output's bytes and their owner, which leave with the answer; nothing else is allocated once it runs, but for a few by other threads."""
-        self.assertLess(self.boundary("memcheck", r"total heap usage: ([\d,]+) allocs"), 2.1)
+        """The response, an output's bytes and their owner, which leave together; nothing else is allocated once it runs, but for a few by other
+        threads."""
+        self.assertLess(self.boundary("memcheck", r"total heap usage: ([\d,]+) allocs"), 3.1)
 
     @unittest.skipIf(servers.PROFILE == "debug", "says nothing about unoptimised code")
     def test_instructions(self):
-        """About 7,300 in profile ci; the bound leaves room for other compilers and C libraries."""
+        """About 7,000 in profile ci; the bound leaves room for other compilers and C libraries."""
         self.assertLess(self.boundary("callgrind", r"Collected : ([\d,]+)"), 9500)
 
 

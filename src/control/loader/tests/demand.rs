@@ -88,7 +88,7 @@ fn infer(server: &Arc<Server>, name: &str, count: &Arc<Count>) -> Result<(), Err
         request_start_ns: conch_engine::clock::monotonic_ns(),
         ..Timestamps::default()
     };
-    let handle = conch_engine::admission::admit(permit, draft, &completion, 0, timestamps)?;
+    let handle = conch_engine::admission::admit(permit, &mut draft, &completion, 0, timestamps)?;
     let model = Arc::clone(&handle.shared().model);
     model.submit(handle, &mut conch_engine::InlineOffer::none())
 }

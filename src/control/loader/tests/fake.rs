@@ -9,7 +9,7 @@ use conch_config::PreferredGroup;
 use conch_engine::model::stats::ExecutionSpan;
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Batch, Error, ExecutionPolicy, Instance, InstanceSpec,
-    LoadContext, Model, ModelVersion, Output, PendingResponses, Response, clock,
+    LoadContext, Model, ModelVersion, Output, PendingResponses, Response, ResponseParts, clock,
 };
 
 /// A line of configuration that makes the fake fail (or behave otherwise) at a step.
@@ -274,11 +274,11 @@ impl Instance for FakeInstance {
                 shape: input.shape.clone(),
                 data: input.chunks[0].clone(),
             });
-            let response = Response {
+            let response = Response::from(ResponseParts {
                 model: Arc::clone(&origin.model),
                 outputs: made.into_iter().collect(),
                 parameters: Vec::new(),
-            };
+            });
             let handle = Arc::clone(live.handle());
             drop(live);
             let outcome = (self.model.fault != "silent").then_some(Ok(response));

@@ -40,7 +40,7 @@ impl Completion for Heard {
         let outcome = delivery
             .into_outcome()
             .unwrap()
-            .map(|response| response.model);
+            .map(|response| response.into_parts().model);
         self.answers.lock().unwrap().push((slot, outcome));
         self.count.fetch_add(1, Ordering::SeqCst);
     }
@@ -178,7 +178,7 @@ fn submit(
         ..Timestamps::default()
     };
     let completion = Arc::clone(heard) as Arc<dyn Completion>;
-    let handle = admit(permit, draft, &completion, slot, timestamps)?;
+    let handle = admit(permit, &mut draft, &completion, slot, timestamps)?;
     let model = Arc::clone(&handle.shared().model);
     model.submit(handle, &mut conch_engine::InlineOffer::none())
 }

@@ -112,7 +112,7 @@ pub(super) fn submit_as(
     let permit = engine.enter(target, RequestPermits::default())?;
     engine.submit(
         permit,
-        draft,
+        &mut draft,
         completion,
         0,
         timestamps,

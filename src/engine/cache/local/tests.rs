@@ -6,7 +6,7 @@ use conch_scheduler::testing::for_each_seed;
 
 use crate::cache::CacheGauge;
 use crate::cache::local::*;
-use crate::{ModelVersion, Output, Parameter, ParameterValue, Shape, testing};
+use crate::{ModelVersion, Output, Parameter, ParameterValue, ResponseParts, Shape, testing};
 
 fn response(model: &Arc<ModelVersion>, byte: u8, size: usize) -> Response {
     let output = Output {
@@ -15,14 +15,14 @@ fn response(model: &Arc<ModelVersion>, byte: u8, size: usize) -> Response {
         shape: Shape::from_slice(&[1, i64::try_from(size).unwrap()]),
         data: ByteView::copy_of(&vec![byte; size]),
     };
-    Response {
+    Response::from(ResponseParts {
         model: Arc::clone(model),
         outputs: [output].into_iter().collect(),
         parameters: vec![Parameter {
             name: "p".into(),
             value: ParameterValue::Bool(true),
         }],
-    }
+    })
 }
 
 fn model() -> Arc<ModelVersion> {

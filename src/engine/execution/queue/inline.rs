@@ -9,14 +9,15 @@ use crate::OwnedRequest;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, deadline_of};
 use crate::execution::seat::{Seat, SeatState};
-use crate::request::inline::{
-    INLINE_BYTES_MAX, InlineBudget, InlineExecution, InlineQueue, Progress,
-};
+use crate::request::inline::{InlineBudget, InlineExecution, InlineLength, InlineQueue, Progress};
 
 /// Batches of more requests are left to the core: each takes some microseconds.
 const INLINE_REQUESTS_MAX: usize = 16;
 /// Offers that are refused at first: a new model's executions take longer.
 pub(crate) const FIRST_REFUSALS: u32 = 16;
+/// Executions up to this are short: a submitter whose CPU a core would take spends about as long on
+/// two switches, on waking a core, and on taking in what that delivers.
+const SHORT: Duration = Duration::from_micros(30);
 /// Executions up to this are brief: the submitter would spend about as long on waking a core and on
 /// taking in what that delivers.
 const BRIEF: Duration = Duration::from_micros(10);
@@ -59,19 +60,24 @@ impl ModelQueue {
         }
     }
 
-    /// This queue, if a batch can be executed inline now; with `must_be_brief`, and is likely to be
-    /// executed shortly.
-    pub(crate) fn inline(&self, must_be_brief: bool) -> Option<Arc<dyn InlineQueue>> {
+    /// This queue, if a batch can be executed inline now, and is likely to take no longer than
+    /// `length`.
+    pub(crate) fn inline(&self, length: InlineLength) -> Option<Arc<dyn InlineQueue>> {
         let seat = self.inline_seat.load();
         let open = seat.as_ref()?;
         // A core that is awake and executes nothing may be faster: then nothing is lost. Left with
         // all requests of a submitter that shares its CPU, it would not come to its end. Where the
         // core is idle and the seat is busy, this thread may be the one that executes there.
         let is_free = self.pool.is_idle(open.core()) || !open.is_busy();
-        if !is_free
-            || !self.inline_backoff.is_due()
-            || must_be_brief && !self.brief_backoff.is_due()
-        {
+        if !is_free || !self.inline_backoff.is_due() {
+            return None;
+        }
+        let is_likely = match length {
+            InlineLength::Any => true,
+            InlineLength::Short => self.short_backoff.is_due(),
+            InlineLength::Brief => self.brief_backoff.is_due(),
+        };
+        if !is_likely {
             return None;
         }
         let queue = self.own.upgrade()?;
@@ -80,7 +86,12 @@ impl ModelQueue {
 }
 
 impl InlineQueue for ModelQueue {
-    fn execute_inline(&self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
+    fn execute_inline(
+        &self,
+        limit: Duration,
+        budget: InlineBudget,
+        length: InlineLength,
+    ) -> Option<InlineExecution> {
         // An execution for another turn has seen to the request.
         if !self.pool.has_work() {
             return None;
@@ -93,7 +104,7 @@ impl InlineQueue for ModelQueue {
             self.leave_to_core();
             return None;
         };
-        let mut execution = self.execute_batch(seat, &mut state, limit);
+        let mut execution = self.execute_batch(seat, &mut state, limit, length);
         let mut has_more = execution.batch_count > 0;
         while has_more
             && execution.is_left
@@ -101,7 +112,7 @@ impl InlineQueue for ModelQueue {
             && execution.batch_count <= budget.further_count
             && u128::from(execution.duration_ns) < budget.time.as_nanos()
         {
-            let next = self.execute_batch(seat, &mut state, limit);
+            let next = self.execute_batch(seat, &mut state, limit, length);
             has_more = next.batch_count > 0;
             execution = InlineExecution {
                 batch_count: execution.batch_count + next.batch_count,
@@ -135,6 +146,7 @@ impl ModelQueue {
         seat: &Seat,
         state: &mut SeatState,
         limit: Duration,
+        length: InlineLength,
     ) -> InlineExecution {
         let output = &mut state.output;
         // Where another thread has the lock, it looks again and wakes a core.
@@ -160,7 +172,7 @@ impl ModelQueue {
         let begin_ns = monotonic_ns();
         // It may have requests of other submitters.
         let is_small = output.batch.len() <= INLINE_REQUESTS_MAX
-            && input_bytes(&output.batch) <= INLINE_BYTES_MAX;
+            && input_bytes(&output.batch) <= length.bytes_max();
         seat.begin_busy(0);
         let progress = if is_small {
             state.begin(limit)
@@ -190,6 +202,7 @@ impl ModelQueue {
         };
         // Failure: other submitters hear of it by their offers.
         let _ = self.brief_backoff.note(took_at_most(BRIEF));
+        let _ = self.short_backoff.note(took_at_most(SHORT));
         if self.inline_backoff.note(took_at_most(limit)) {
             conch_log::verbose!(
                 1,

@@ -84,6 +84,7 @@ pub struct ModelQueue {
     inline_backoff: TrialBackoff,
     /// Of offers for brief executions.
     brief_backoff: TrialBackoff,
+    short_backoff: TrialBackoff,
     /// Why it takes no more requests, if its device does not answer.
     fault: OnceLock<Error>,
     /// Called once, when there is a fault. No request takes this lock.
@@ -165,6 +166,7 @@ impl ModelQueue {
             inline_seat: ArcSwapOption::empty(),
             inline_backoff: TrialBackoff::skipping(FIRST_REFUSALS),
             brief_backoff: TrialBackoff::skipping(0),
+            short_backoff: TrialBackoff::skipping(0),
             fault: OnceLock::new(),
             fault_listener: Mutex::default(),
             order: preserves_order(config).then(Arc::default),

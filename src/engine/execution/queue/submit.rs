@@ -170,8 +170,8 @@ impl ModelQueue {
     ) -> Result<(), Refused<RequestHandle>> {
         let is_member = handle.shared().member.is_some();
         if !is_member
-            && offer.is_open()
-            && let Some(queue) = self.inline(offer.is_for_brief())
+            && let Some(length) = offer.length()
+            && let Some(queue) = self.inline(length)
         {
             self.pool.push(handle)?;
             offer.take(queue);

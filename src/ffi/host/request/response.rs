@@ -7,7 +7,8 @@ use std::sync::Arc;
 use conch_abi as abi;
 use conch_config::DataType;
 use conch_engine::request::trace::TraceActivity;
-use conch_engine::{Error, Parameter, ParameterValue, Response};
+use conch_engine::{Error, Parameter, ParameterValue, Response, ResponseParts};
+use smallvec::SmallVec;
 
 use super::BackendRequest;
 use super::sender::ResponseSender;
@@ -132,16 +133,19 @@ impl BackendResponse {
         let parameters = std::mem::take(&mut self.parameters);
         let outcome = match error {
             Some(error) => Err(error),
-            None => Ok(Response {
-                model: Arc::clone(&sender.request().origin()?.model),
-                outputs: self
+            None => {
+                let mut response = Response::from(ResponseParts {
+                    model: Arc::clone(&sender.request().origin()?.model),
+                    outputs: SmallVec::new(),
+                    parameters,
+                });
+                // Filled where they stay, as they are large.
+                let outputs = self.outputs.iter_mut().take(self.output_count);
+                response
                     .outputs
-                    .iter_mut()
-                    .take(self.output_count)
-                    .map(|output| output.freeze())
-                    .collect(),
-                parameters,
-            }),
+                    .extend(outputs.map(|output| output.freeze()));
+                Ok(response)
+            }
         };
         if let (Some(trace), Ok(response)) = (sender.request().trace(), &outcome) {
             let origin = sender.request().origin()?;

@@ -119,5 +119,5 @@ fn begin_streamed(
         permits,
         deadline_ns,
     };
-    Ok(shard.infer_into(responses, &model, draft, options)?)
+    Ok(shard.infer_into(responses, &model, &mut draft, options)?)
 }

@@ -175,7 +175,7 @@ fn try_submit(
         permits,
         deadline_ns,
     };
-    let reply = shard.infer(&model, draft, options)?;
+    let reply = shard.infer(&model, &mut draft, options)?;
     // The head is not needed while the request waits.
     let id = try_text(target.id)?;
     let submitted = SubmittedRequest {

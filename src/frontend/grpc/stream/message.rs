@@ -16,10 +16,6 @@ pub(super) struct ResponseHead {
 }
 
 /// A response that is to be written.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are of the large kind"
-)]
 pub(super) enum StreamItem {
     /// The request was not accepted.
     Refused(GrpcStatus),

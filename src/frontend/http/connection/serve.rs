@@ -19,7 +19,7 @@ use crate::api;
 use crate::auth::{AccessRefusal, AuthError, Authorizer};
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::cors;
-use crate::http::head::{self, HeadRefusal, RequestHead};
+use crate::http::head::{self, HeadRefusal, RecentHead, RequestHead};
 use crate::http::input::InputBuffer;
 use crate::shard::{
     CLOSE_GRACE, ConnectionGuard, EnsuredModel, HeldPermit, Shard, ShardStream, WaitReason,
@@ -201,9 +201,10 @@ impl HttpConnection {
     }
 
     async fn run<S: HttpService>(&mut self, service: &S) -> Result<(), ConnectionEnd> {
+        let mut recent = RecentHead::default();
         loop {
-            let length = self.read_head().await?;
-            let (meta, plan) = self.plan_request(service, length).await?;
+            let length = self.read_head(&recent).await?;
+            let (meta, plan) = self.plan_request(service, length, &mut recent).await?;
             let is_at_once = service.is_at_once(&plan);
             self.ahead = SendAhead::Version {
                 is_version_1_0: meta.is_version_1_0,
@@ -263,9 +264,9 @@ impl HttpConnection {
     }
 
     /// Receives until a complete head is there. Returns its length.
-    async fn read_head(&mut self) -> Result<usize, ConnectionEnd> {
+    async fn read_head(&mut self, recent: &RecentHead) -> Result<usize, ConnectionEnd> {
         loop {
-            match self.find_head()? {
+            match self.find_head(recent)? {
                 HeadProgress::Complete(length) => return Ok(length),
                 HeadProgress::Foreign => return Err(ConnectionEnd::Closed),
                 HeadProgress::Incomplete => {}
@@ -280,9 +281,12 @@ impl HttpConnection {
 
     /// Looks for the end of a head in what has been received.
     #[inline]
-    fn find_head(&mut self) -> Result<HeadProgress, HeadRefusal> {
+    fn find_head(&mut self, recent: &RecentHead) -> Result<HeadProgress, HeadRefusal> {
         let seen = self.state.seen();
         if seen == 0 {
+            if let Some(length) = recent.length_in(self.input.unused()) {
+                return Ok(HeadProgress::Complete(length));
+            }
             // Some clients end a body with a line too many.
             while self.input.unused().starts_with(b"\r\n") {
                 self.input.consume(2);
@@ -341,11 +345,12 @@ impl HttpConnection {
         &mut self,
         service: &S,
         length: usize,
+        recent: &mut RecentHead,
     ) -> Result<(RequestMeta, S::Plan), ConnectionEnd> {
         // The head borrows from the input while the connection may send and wait for a model.
         let (mut input, shard) = (std::mem::take(&mut self.input), Rc::clone(&self.shard));
         head::normalize_version(input.unused_mut().get_mut(..length).unwrap_or(&mut []));
-        let head = match head::parse(input.unused().get(..length).unwrap_or(&[])) {
+        let head = match recent.parse(input.unused().get(..length).unwrap_or(&[])) {
             Ok(head) => head,
             Err(refusal) => {
                 self.input = input;

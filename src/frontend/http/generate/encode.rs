@@ -114,7 +114,7 @@ mod tests {
     use std::sync::Arc;
 
     use conch_config::{DataType, ResolvedConfig, normalize, parse_text};
-    use conch_engine::Parameter;
+    use conch_engine::{Parameter, ResponseParts};
     use conch_memory::ByteView;
 
     use super::*;
@@ -142,11 +142,11 @@ mod tests {
         let mut message = parse_text("config.pbtxt", CONFIG).unwrap();
         normalize(&mut message);
         let config = ResolvedConfig::from_message(message).unwrap();
-        let response = Response {
+        let response = Response::from(ResponseParts {
             model: conch_engine::testing::version("m", 3, &Arc::new(config)),
             outputs: outputs.into_iter().collect(),
             parameters,
-        };
+        });
         let mut text = b"before ".to_vec();
         let code = write_event(&mut text, &Ok(response), id);
         let text = String::from_utf8(text).unwrap();

@@ -223,13 +223,10 @@ impl GenerateCall {
             permits,
             deadline_ns: self.deadline_ns,
         };
-        match shard.infer_into(responses, &self.model, draft, options) {
-            Ok(flight) => Ok((flight, decoded.into_id())),
-            Err(error) => {
-                api::note_refusal(decoded.id(), &error.message);
-                Err(error)
-            }
-        }
+        let submitted = shard.infer_into(responses, &self.model, &mut draft, options);
+        let submitted = submitted.inspect_err(|error| api::note_refusal(draft.id, &error.message));
+        drop(draft);
+        Ok((submitted?, decoded.into_id()))
     }
 }
 

@@ -3,12 +3,14 @@
 
 mod length;
 mod parse;
+mod recent;
 
 use conch_memory::OutOfMemory;
 
 pub(super) use length::json_length_within;
 pub(crate) use length::{length_refusal, parse_json_length};
 pub(crate) use parse::parse;
+pub(crate) use recent::RecentHead;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HttpMethod {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use conch_engine::admission::refuse_over_limit;
 use conch_engine::gpus::GpuHost;
-use conch_engine::{Error, ModelVersion, RequestPermits, Tenant};
+use conch_engine::{Draft, Error, ModelVersion, RequestPermits, Tenant};
 use conch_memory::{Budget, ByteView};
 
-use super::decode::{self, InferRequest, JsonLimits, decode};
+use super::decode::{self, InferRequest, JsonLimits, decode, decode_cached};
 use super::encode::{self, encode};
 use crate::api;
 use crate::api::regions;
@@ -193,7 +193,7 @@ impl InferCall {
         let decoded = if json_length < decode::OFFLOAD_FROM_BYTES
             || json_length as u64 > limits.input_bytes_max
         {
-            decode(&body, json_length, &self.model.name, limits, regions)
+            decode_cached(&body, json_length, &self.model.name, limits, regions)
         } else {
             let (name, regions) = (Arc::clone(&self.model.name), Arc::clone(regions));
             let decode = move || decode(&body, json_length, &name, limits, &regions);
@@ -291,8 +291,9 @@ impl InferCall {
     ) -> Result<ResponseFuture, InferFailure> {
         let takes_lent = self.answers_in.is_none() && decoded.is_all_binary();
         // Out of memory: its id stays untold.
-        let mut draft = decoded
-            .draft()
+        let mut draft = Draft::default();
+        decoded
+            .move_to(&mut draft)
             .map_err(|error| request_failure("", error))?;
         forward::attach(self.forwarded.take(), &mut draft.parameters)
             .map_err(|error| request_failure(draft.id, error))?;
@@ -311,8 +312,8 @@ impl InferCall {
             deadline_ns: self.deadline_ns,
         };
         shard
-            .infer(&self.model, draft, options)
-            .map_err(|error| request_failure(decoded.id(), error))
+            .infer(&self.model, &mut draft, options)
+            .map_err(|error| request_failure(draft.id, error))
     }
 }
 

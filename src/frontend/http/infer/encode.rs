@@ -3,11 +3,10 @@
 use conch_config::DataType;
 use conch_engine::{Error, Output, ParameterValue, Response};
 use conch_memory::{ByteView, try_reserve};
-use smallvec::SmallVec;
 
 use super::decode::{InferRequest, OutputForm};
 use crate::api::Classes;
-use crate::http::answer::{ContentType, HttpResponse};
+use crate::http::answer::{AnswerParts, ContentType, HttpResponse};
 use crate::http::json::number_text::{self, NumberRoom};
 use crate::http::json::write;
 
@@ -69,7 +68,7 @@ pub(crate) fn encode(
     mut body: Vec<u8>,
 ) -> Result<HttpResponse, Error> {
     classes.apply(&mut response)?;
-    let mut parts: SmallVec<[ByteView; 4]> = SmallVec::new();
+    let mut parts = AnswerParts::new();
     try_reserve(&mut body, 256 + text_bytes(request.id(), &response))?;
     body.push(b'{');
     if !request.id().is_empty() {
@@ -95,13 +94,14 @@ pub(crate) fn encode(
         body.push(b'}');
     }
     body.extend_from_slice(b",\"outputs\":[");
-    for (index, output) in response.outputs.into_iter().enumerate() {
+    for (index, output) in response.outputs.iter_mut().enumerate() {
         if index > 0 {
             body.push(b',');
         }
-        write_output(&mut body, &output, request.form_of(&output.name))?;
-        if request.form_of(&output.name) == OutputForm::Binary && !output.data.is_empty() {
-            parts.push(output.data);
+        let form = request.form_of(&output.name);
+        write_output(&mut body, output, form)?;
+        if form == OutputForm::Binary && !output.data.is_empty() {
+            parts.push(std::mem::replace(&mut output.data, ByteView::empty()));
         }
     }
     body.extend_from_slice(b"]}");
@@ -300,6 +300,8 @@ fn write_strings(
 mod tests {
     use std::sync::Arc;
 
+    use conch_engine::ResponseParts;
+
     use super::super::decode::{JsonLimits, decode};
     use super::*;
 
@@ -327,11 +329,11 @@ mod tests {
             shape: shape.iter().copied().collect(),
             data: ByteView::copy_of(bytes),
         };
-        let response = Response {
+        let response = Response::from(ResponseParts {
             model: conch_engine::testing::version("m", 1, &Arc::new(config)),
             outputs: [output].into_iter().collect(),
             parameters: Vec::new(),
-        };
+        });
         encode(response, &request, &Classes::default(), Vec::new())
             .map(|answer| String::from_utf8(answer.body).expect("JSON is text"))
     }

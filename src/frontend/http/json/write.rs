@@ -37,12 +37,19 @@ pub(crate) fn string(target: &mut Vec<u8>, text: &[u8]) {
 
 /// Appends a whole number.
 pub(crate) fn unsigned(target: &mut Vec<u8>, value: u64) {
-    number(target, |room| number_text::unsigned(room, value));
+    match value {
+        // Many sizes and dimensions.
+        0..10 => target.push(b'0' + value as u8),
+        _ => number(target, |room| number_text::unsigned(room, value)),
+    }
 }
 
 /// Appends a whole number with its sign.
 pub(crate) fn signed(target: &mut Vec<u8>, value: i64) {
-    number(target, |room| number_text::signed(room, value));
+    match u64::try_from(value) {
+        Ok(value) => unsigned(target, value),
+        Err(_) => number(target, |room| number_text::signed(room, value)),
+    }
 }
 
 /// Appends a double, see [`number_text::double`].

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::InlineTurn;
+use crate::request::inline::InlineLength;
 
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -24,7 +25,7 @@ impl Bed {
     fn wait_idle(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let queue = self.cores.as_ref().unwrap().queue();
-        while queue.inline(false).is_none() {
+        while queue.inline(InlineLength::Any).is_none() {
             assert!(Instant::now() < deadline, "the core is not idle");
             std::thread::yield_now();
         }
@@ -118,7 +119,11 @@ fn who_has_other_requests_executes_what_is_known_to_be_brief() {
     let bed = Bed::cpus(CONFIG, fake, 1);
     let offer = |slot| {
         bed.wait_idle();
-        bed.offer_with(slot, InlineOffer::of_brief_execution())
+        bed.offer_with(slot, InlineOffer::of_brief_execution(0))
+    };
+    let offer_short = |slot| {
+        bed.wait_idle();
+        bed.offer_with(slot, InlineOffer::of_short_execution(0))
     };
     for slot in 0..3 {
         let turn = offer(slot).expect("nothing is known yet");
@@ -129,9 +134,11 @@ fn who_has_other_requests_executes_what_is_known_to_be_brief() {
         assert!(offer(slot).is_none(), "it takes a millisecond");
         assert_eq!(bed.recorder.wait(1)[0].slot(), slot);
     }
+    assert!(offer_short(7).is_none(), "nor is it short");
+    assert_eq!(bed.recorder.wait(1)[0].slot(), 7);
     // Who is alone would wait as long for the core.
     bed.wait_idle();
-    let turn = bed.offer(7).expect("the core is idle");
+    let turn = bed.offer(8).expect("the core is idle");
     assert_eq!(progress(turn), Some(Progress::Done));
     assert_eq!(bed.begun().len(), 4);
     bed.stop();
@@ -208,6 +215,38 @@ fn a_batch_with_large_inputs_is_left_to_the_core() {
     assert_eq!(bed.batches(), [[0, 1]]);
     assert!(bed.begun().is_empty());
     bed.stop();
+}
+
+#[test]
+fn a_batch_that_grew_too_large_for_a_brief_execution_is_left_to_the_core() {
+    const LARGE: &str = "max_batch_size: 8 dynamic_batching { } \
+                         input [ { name: 'a' data_type: TYPE_INT32 dims: [ -1 ] } ] \
+                         output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+    let bytes = vec![0; 48 << 10];
+    let shape = [1, i64::try_from(bytes.len() / 4).unwrap()];
+    for (offer, expected) in [
+        (InlineOffer::of_brief_execution(bytes.len()), Progress::Open),
+        (InlineOffer::of_short_execution(bytes.len()), Progress::Done),
+    ] {
+        let fake = Fake {
+            can_begin: true,
+            ..Fake::default()
+        };
+        let bed = Bed::cpus(LARGE, fake, 1);
+        bed.wait_idle();
+        let admit = |slot| {
+            let drafted = draft(vec![input("a", DataType::Int32, &shape, &[&bytes])]);
+            bed.admit_draft(drafted, slot).unwrap()
+        };
+        let mut offer = offer;
+        bed.version.submit(admit(0), &mut offer).unwrap();
+        let turn = offer.into_turn().expect("nothing is known yet");
+        let submitted = bed.version.submit(admit(1), &mut InlineOffer::none());
+        assert!(submitted.is_ok());
+        assert_eq!(progress(turn), Some(expected));
+        assert_eq!(bed.recorder.wait(2).len(), 2);
+        bed.stop();
+    }
 }
 
 #[test]

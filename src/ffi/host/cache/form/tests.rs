@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use conch_engine::ModelVersion;
+use conch_engine::{ModelVersion, ResponseParts};
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn response(outputs: Vec<Output>) -> Response {
         name: name.into(),
         value,
     };
-    Response {
+    Response::from(ResponseParts {
         model: model(),
         outputs: outputs.into(),
         parameters: vec![
@@ -36,7 +36,7 @@ fn response(outputs: Vec<Output>) -> Response {
             parameter("bool", ParameterValue::Bool(true)),
             parameter("double", ParameterValue::Double(-0.5)),
         ],
-    }
+    })
 }
 
 fn written(response: &Response) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use conch_config::DataType;
 use conch_engine::shared_memory::RequestRegions;
 use conch_engine::{Error, Shape, truncated};
-use conch_memory::{Block, ByteView, try_push};
+use conch_memory::{Block, ByteView, OutOfMemory, try_push};
 use smallvec::SmallVec;
 
 use super::{DecodeBounds, GivenInput, JsonLimits};
@@ -122,17 +122,28 @@ fn take_tail(
             name = truncated(&name)
         )));
     }
-    let view = tail
-        .slice(*used, *used + wanted)
-        .unwrap_or_else(ByteView::empty);
+    let view = aligned(tail, *used, wanted, data_type)?;
     *used += wanted;
+    Ok(view)
+}
+
+/// The `size` bytes at `start` of `tail`, which has so many; copied if they are not aligned to
+/// their elements.
+pub(super) fn aligned(
+    tail: &ByteView,
+    start: usize,
+    size: usize,
+    data_type: DataType,
+) -> Result<ByteView, OutOfMemory> {
+    let view = tail.slice(start, start + size);
+    let view = view.unwrap_or_else(ByteView::empty);
     let is_aligned = data_type
         .element_bytes()
         .is_none_or(|bytes| view.as_ptr().addr().is_multiple_of(bytes));
     if is_aligned {
         return Ok(view);
     }
-    Ok(ByteView::try_copy_of(view.as_ref())?)
+    ByteView::try_copy_of(view.as_ref())
 }
 
 fn read_json(

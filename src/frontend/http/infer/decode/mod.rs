@@ -4,6 +4,7 @@
 //! request with several faults gets the same answer. Everything is owned by [`InferRequest`]:
 //! decoding may happen on another thread than the shard.
 
+mod cache;
 mod input;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::api::{Classes, regions};
 use crate::http::json::{JsonDocument, JsonValue, within};
 use crate::options::FrontendOptions;
 use crate::shard::Shard;
+pub(crate) use cache::decode_cached;
 use input::read_input;
 
 /// From this much JSON on, decoding leaves the shard: about half a millisecond of work.
@@ -52,12 +54,36 @@ struct GivenInput {
     chunks: SmallVec<[ByteView; 1]>,
 }
 
+/// Where the id of a request is.
+#[derive(Clone)]
+enum RequestId {
+    Absent,
+    /// At this node of the document.
+    Node(usize),
+    /// In the body: the document is that of an earlier request.
+    Text(ByteView),
+}
+
+impl RequestId {
+    fn text<'a>(&'a self, document: Option<&'a JsonDocument>) -> &'a str {
+        match self {
+            RequestId::Absent => "",
+            RequestId::Node(index) => text_of(document, *index),
+            RequestId::Text(text) => std::str::from_utf8(text.as_ref()).unwrap_or(""),
+        }
+    }
+}
+
+fn text_of(document: Option<&JsonDocument>, index: usize) -> &str {
+    document.map_or("", |document| document.string(index))
+}
+
 /// A decoded request. Boxed where it is made: it lives across waits, and would make every
 /// connection larger.
 pub(crate) struct InferRequest {
     /// None for a raw request.
-    document: Option<JsonDocument>,
-    id: Option<usize>,
+    document: Option<Arc<JsonDocument>>,
+    id: RequestId,
     correlation_id: CorrelationId,
     sequence_flags: SequenceFlags,
     priority: u64,
@@ -122,11 +148,24 @@ pub(crate) fn decode(
     let tail = body
         .slice(json_length, body.len())
         .unwrap_or_else(ByteView::empty);
-    let document = JsonDocument::parse(text)?;
+    let bounds = DecodeBounds {
+        model_name,
+        limits,
+        regions,
+    };
+    read_document(Arc::new(JsonDocument::parse(text)?), &tail, &bounds)
+}
+
+/// Decodes a request from its JSON and what lies behind it.
+fn read_document(
+    document: Arc<JsonDocument>,
+    tail: &ByteView,
+    bounds: &DecodeBounds<'_>,
+) -> Result<Box<InferRequest>, Error> {
     let mut decoded = InferRequest::empty();
     let root = document.root();
     if let Some(id) = root.find("id") {
-        decoded.id = Some(
+        decoded.id = RequestId::Node(
             id.as_string_index()
                 .map_err(within("Unable to parse 'id'"))?,
         );
@@ -134,18 +173,13 @@ pub(crate) fn decode(
     if let Some(parameters) = root.find("parameters") {
         decoded.read_parameters(parameters)?;
     }
-    let bounds = DecodeBounds {
-        model_name,
-        limits,
-        regions,
-    };
-    decoded.read_inputs(root, &tail, &bounds)?;
+    decoded.read_inputs(root, tail, bounds)?;
     if let Some(outputs) = root.find("outputs") {
         for output in outputs
             .as_array()
             .map_err(within("Unable to parse 'outputs'"))?
         {
-            let wanted = decoded.read_output(output, regions)?;
+            let wanted = decoded.read_output(output, bounds.regions)?;
             try_push(&mut decoded.wanted, wanted)?;
         }
     }
@@ -171,7 +205,7 @@ impl InferRequest {
     fn empty() -> Box<InferRequest> {
         Box::new(InferRequest {
             document: None,
-            id: None,
+            id: RequestId::Absent,
             correlation_id: CorrelationId::default(),
             sequence_flags: SequenceFlags::NONE,
             priority: 0,
@@ -216,13 +250,11 @@ impl InferRequest {
     }
 
     fn text(&self, index: usize) -> &str {
-        self.document
-            .as_ref()
-            .map_or("", |document| document.string(index))
+        text_of(self.document.as_deref(), index)
     }
 
     pub(crate) fn id(&self) -> &str {
-        self.id.map_or("", |index| self.text(index))
+        self.id.text(self.document.as_deref())
     }
 
     /// How to send the output called `name`.
@@ -251,29 +283,20 @@ impl InferRequest {
         Classes::new(counts.collect(), budget)
     }
 
-    /// The draft for the engine. Tensors and parameters move out: call it once.
+    /// Moves tensors and parameters into the draft for the engine: call it once. The draft is large
+    /// and stays where it is.
     ///
     /// # Errors
     /// Without memory for as many inputs and outputs as the request names.
-    pub(crate) fn draft(&mut self) -> Result<Draft<'_>, Error> {
-        let given = std::mem::take(&mut self.inputs);
-        let parameters = std::mem::take(&mut self.parameters);
-        let correlation_id = std::mem::take(&mut self.correlation_id);
-        let raw = self.raw.take();
-        let usage = self.usage.take().map(Arc::from);
-        let this = &*self;
-        let mut draft = Draft {
-            id: this.id(),
-            correlation_id,
-            sequence_flags: this.sequence_flags,
-            priority: this.priority,
-            timeout_us: this.timeout_us,
-            parameters,
-            is_raw: raw.is_some(),
-            ..Draft::default()
-        };
-        draft.features.regions = usage;
-        if let Some(raw) = raw {
+    pub(crate) fn move_to<'a>(&'a mut self, draft: &mut Draft<'a>) -> Result<(), Error> {
+        draft.correlation_id = std::mem::take(&mut self.correlation_id);
+        draft.sequence_flags = self.sequence_flags;
+        draft.priority = self.priority;
+        draft.timeout_us = self.timeout_us;
+        draft.parameters = std::mem::take(&mut self.parameters);
+        draft.features.regions = self.usage.take().map(Arc::from);
+        if let Some(raw) = self.raw.take() {
+            draft.is_raw = true;
             // Admission takes name, type and shape from the model.
             draft.inputs.push(DraftInput {
                 name: "raw_input",
@@ -282,20 +305,22 @@ impl InferRequest {
                 chunks: SmallVec::from_iter([raw]),
             });
         }
-        try_reserve(&mut draft.inputs, given.len())?;
-        try_reserve(&mut draft.requested_outputs, this.wanted.len())?;
-        for input in given {
+        let document = self.document.as_deref();
+        draft.id = self.id.text(document);
+        try_reserve(&mut draft.inputs, self.inputs.len())?;
+        try_reserve(&mut draft.requested_outputs, self.wanted.len())?;
+        for input in self.inputs.drain(..) {
             draft.inputs.push(DraftInput {
-                name: this.text(input.name),
+                name: text_of(document, input.name),
                 data_type: input.data_type,
                 shape: input.shape,
                 chunks: input.chunks,
             });
         }
-        draft
-            .requested_outputs
-            .extend(this.wanted.iter().map(|wanted| this.text(wanted.name)));
-        Ok(draft)
+        let names = self.wanted.iter();
+        let names = names.map(|wanted| text_of(document, wanted.name));
+        draft.requested_outputs.extend(names);
+        Ok(())
     }
 
     fn read_parameters(&mut self, parameters: JsonValue<'_>) -> Result<(), Error> {
