@@ -34,7 +34,7 @@ fn main() -> io::Result<()> {
         epoll::EventData::new_u64(LISTENER),
         readable,
     )?;
-    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut connections: Vec<Option<FloorConnection>> = Vec::new();
     let mut events = Vec::with_capacity(EVENTS_MAX);
     loop {
         events.clear();
@@ -49,7 +49,7 @@ fn main() -> io::Result<()> {
                 stream.set_nodelay(true)?;
                 let data = epoll::EventData::new_u64(connections.len() as u64);
                 epoll::add(&watch, &stream, data, readable)?;
-                connections.push(Some(Connection::new(stream)));
+                connections.push(Some(FloorConnection::new(stream)));
             } else if let Some(place) = connections.get_mut(number as usize)
                 && let Some(connection) = place
                 && connection.serve().is_err()
@@ -61,7 +61,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-struct Connection {
+struct FloorConnection {
     stream: TcpStream,
     /// A reply's head ends where a request begins.
     buffer: Vec<u8>,
@@ -69,9 +69,9 @@ struct Connection {
     reply: Vec<u8>,
 }
 
-impl Connection {
-    fn new(stream: TcpStream) -> Connection {
-        Connection {
+impl FloorConnection {
+    fn new(stream: TcpStream) -> FloorConnection {
+        FloorConnection {
             stream,
             buffer: vec![0; HEADROOM_BYTES + (8 << 10)],
             end: HEADROOM_BYTES,

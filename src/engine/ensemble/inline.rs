@@ -11,12 +11,12 @@ use std::cell::RefCell;
 
 use smallvec::SmallVec;
 
-use crate::request::inline::{InlineLength, InlineOffer, InlineTurn};
+use crate::request::inline::{InlineDuration, InlineOffer, InlineTurn};
 
 /// What a submitter owes the queues of steps.
 pub(super) struct InlineSteps {
     /// How long each may take.
-    length: InlineLength,
+    duration: InlineDuration,
     turns: SmallVec<[InlineTurn; 1]>,
 }
 
@@ -24,13 +24,13 @@ impl InlineSteps {
     /// Nothing yet, of a submitter that makes `offer`.
     pub(super) fn new(offer: &InlineOffer) -> InlineSteps {
         InlineSteps {
-            length: offer.length().unwrap_or_default(),
+            duration: offer.duration().unwrap_or_default(),
             turns: SmallVec::new(),
         }
     }
 
-    pub(super) fn length(&self) -> InlineLength {
-        self.length
+    pub(super) fn duration(&self) -> InlineDuration {
+        self.duration
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,11 +89,11 @@ impl Drop for InlineGuard {
 pub(super) fn step_offer() -> InlineOffer {
     INLINE_STEPS.with_borrow(|owed| match owed {
         None => InlineOffer::none(),
-        Some(owed) if owed.length == InlineLength::Any && !owed.is_empty() => {
+        Some(owed) if owed.duration == InlineDuration::Any && !owed.is_empty() => {
             InlineOffer::of_brief_execution(0)
         }
         // What they have to read is not known yet: who executes them looks.
-        Some(owed) => InlineOffer::of_length(owed.length, 0),
+        Some(owed) => InlineOffer::of_duration(owed.duration, 0),
     })
 }
 

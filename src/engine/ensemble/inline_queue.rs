@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::clock::monotonic_ns;
 use crate::ensemble::inline::{self, InlineGuard};
 use crate::ensemble::run::Execution;
-use crate::request::inline::{InlineBudget, InlineExecution, InlineLength, InlineQueue, Progress};
+use crate::request::inline::{
+    InlineBudget, InlineDuration, InlineExecution, InlineQueue, Progress,
+};
 
 impl InlineQueue for Execution {
     /// Executes steps until none is offered any more, or half of the time is over: the next one may
@@ -15,14 +17,14 @@ impl InlineQueue for Execution {
         &self,
         limit: Duration,
         budget: InlineBudget,
-        _: InlineLength,
+        _: InlineDuration,
     ) -> Option<InlineExecution> {
         let begin_ns = monotonic_ns();
         let elapsed = || Duration::from_nanos(monotonic_ns().saturating_sub(begin_ns));
         let owed = self.state().inline_steps.take()?;
-        let time = match owed.length() {
-            InlineLength::Any => limit / 2,
-            InlineLength::Short | InlineLength::Brief => budget.time.max(limit / 2),
+        let time = match owed.duration() {
+            InlineDuration::Any => limit / 2,
+            InlineDuration::Short | InlineDuration::Brief => budget.time.max(limit / 2),
         };
         let guard = InlineGuard::open(owed);
         let mut progress = None;

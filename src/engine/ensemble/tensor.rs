@@ -64,14 +64,15 @@ pub(crate) fn of_request(request: &Request, config: &ResolvedConfig) -> SmallVec
 
 /// The value of each of a step's outputs in one response to its request.
 pub(crate) fn of_response<'n>(
-    response: Response,
+    mut response: Response,
     names: impl Iterator<Item = &'n str>,
     batch_size: u32,
     own: &StepSequence,
 ) -> Result<SmallVec<[TensorData; 1]>, Error> {
     let told = sequence_of_response(&response.parameters, own)?;
     let sequence = told.clone().unwrap_or_else(|| own.clone());
-    let mut outputs = response.into_parts().outputs;
+    // Outputs stay where they are: they are large, and the response goes after this.
+    let outputs = &mut response.outputs;
     let value = |name: &str| {
         let found = outputs.iter().position(|output| *output.name == *name);
         let tensor = found

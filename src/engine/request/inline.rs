@@ -47,7 +47,7 @@ pub struct InlineBudget {
 
 /// How long the executions may take that a submitter offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InlineLength {
+pub enum InlineDuration {
     /// As long as the submitter waits.
     #[default]
     Any,
@@ -57,12 +57,12 @@ pub enum InlineLength {
     Brief,
 }
 
-impl InlineLength {
+impl InlineDuration {
     /// The bytes of inputs that a batch may have.
     pub(crate) fn bytes_max(self) -> usize {
         match self {
-            InlineLength::Any | InlineLength::Short => INLINE_BYTES_MAX,
-            InlineLength::Brief => BRIEF_BYTES_MAX,
+            InlineDuration::Any | InlineDuration::Short => INLINE_BYTES_MAX,
+            InlineDuration::Brief => BRIEF_BYTES_MAX,
         }
     }
 }
@@ -72,12 +72,13 @@ pub trait InlineQueue: Send + Sync {
     /// Forms a batch and executes it on this thread, which waits for `limit` at most; after it a
     /// core goes on. Then further batches, as the `budget` allows. None if it found nothing to
     /// execute, or no place, of which it tells a core. After an execution that took longer, the
-    /// queue takes fewer offers. Batches that are too large for the `length` are left to the core.
+    /// queue takes fewer offers. Batches that are too large for the `duration` are left to the
+    /// core.
     fn execute_inline(
         &self,
         limit: Duration,
         budget: InlineBudget,
-        length: InlineLength,
+        duration: InlineDuration,
     ) -> Option<InlineExecution>;
 
     /// Leaves what was submitted to a core.
@@ -95,7 +96,7 @@ pub struct InlineOffer {
 enum OfferKind {
     #[default]
     Nothing,
-    Execution(InlineLength),
+    Execution(InlineDuration),
     LaterWake,
 }
 
@@ -109,7 +110,7 @@ impl InlineOffer {
     pub fn new(is_open: bool) -> InlineOffer {
         InlineOffer {
             offered: match is_open {
-                true => OfferKind::Execution(InlineLength::Any),
+                true => OfferKind::Execution(InlineDuration::Any),
                 false => OfferKind::Nothing,
             },
             turn: None,
@@ -119,19 +120,19 @@ impl InlineOffer {
     /// An offer to execute models whose executions are known to be brief, with `byte_count` bytes
     /// of inputs. Whoever makes one looks for [`InlineOffer::into_turn`] soon.
     pub fn of_brief_execution(byte_count: usize) -> InlineOffer {
-        InlineOffer::of_length(InlineLength::Brief, byte_count)
+        InlineOffer::of_duration(InlineDuration::Brief, byte_count)
     }
 
     /// As [`InlineOffer::of_brief_execution`], of a submitter whose CPU a core would take: the
     /// executions may be a little longer.
     pub fn of_short_execution(byte_count: usize) -> InlineOffer {
-        InlineOffer::of_length(InlineLength::Short, byte_count)
+        InlineOffer::of_duration(InlineDuration::Short, byte_count)
     }
 
-    pub(crate) fn of_length(length: InlineLength, byte_count: usize) -> InlineOffer {
+    pub(crate) fn of_duration(duration: InlineDuration, byte_count: usize) -> InlineOffer {
         InlineOffer {
-            offered: match byte_count <= length.bytes_max() {
-                true => OfferKind::Execution(length),
+            offered: match byte_count <= duration.bytes_max() {
+                true => OfferKind::Execution(duration),
                 false => OfferKind::Nothing,
             },
             turn: None,
@@ -149,13 +150,13 @@ impl InlineOffer {
 
     /// Whether a queue may have its batch executed by the submitter.
     pub(crate) fn is_open(&self) -> bool {
-        self.length().is_some()
+        self.duration().is_some()
     }
 
     /// How long it may take, if a queue may have its batch executed by the submitter.
-    pub(crate) fn length(&self) -> Option<InlineLength> {
+    pub(crate) fn duration(&self) -> Option<InlineDuration> {
         match self.offered {
-            OfferKind::Execution(length) => Some(length),
+            OfferKind::Execution(duration) => Some(duration),
             OfferKind::Nothing | OfferKind::LaterWake => None,
         }
     }
@@ -167,11 +168,11 @@ impl InlineOffer {
 
     /// Takes the offer, once.
     pub(crate) fn take(&mut self, queue: Arc<dyn InlineQueue>) {
-        let length = self.length().unwrap_or_default();
+        let duration = self.duration().unwrap_or_default();
         self.offered = OfferKind::Nothing;
         self.turn = Some(InlineTurn {
             queue: Some(queue),
-            length,
+            duration,
         });
     }
 
@@ -184,7 +185,7 @@ impl InlineOffer {
 /// An execution that a submitter owes a queue. Dropped, it is left to a core.
 pub struct InlineTurn {
     queue: Option<Arc<dyn InlineQueue>>,
-    length: InlineLength,
+    duration: InlineDuration,
 }
 
 impl InlineTurn {
@@ -198,7 +199,7 @@ impl InlineTurn {
     /// turns, of which others may find nothing left then. What is left it may run later, or drop.
     pub fn run_within(&mut self, limit: Duration, budget: InlineBudget) -> Option<InlineExecution> {
         let queue = self.queue.take()?;
-        let execution = queue.execute_inline(limit, budget, self.length)?;
+        let execution = queue.execute_inline(limit, budget, self.duration)?;
         if execution.is_left {
             self.queue = Some(queue);
         }
@@ -240,7 +241,7 @@ mod tests {
             &self,
             _: Duration,
             _: InlineBudget,
-            _: InlineLength,
+            _: InlineDuration,
         ) -> Option<InlineExecution> {
             self.executed.fetch_add(1, Ordering::Relaxed);
             let further_count = self.further_count.load(Ordering::Relaxed);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_of_known_length_are_for_inputs_that_are_copied_in_it() {
+    fn offers_of_known_duration_are_for_inputs_that_are_copied_in_it() {
         for (byte_count, is_brief, is_short) in [
             (0, true, true),
             (BRIEF_BYTES_MAX, true, true),

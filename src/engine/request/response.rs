@@ -53,11 +53,6 @@ impl From<ResponseParts> for Response {
 }
 
 impl Response {
-    #[inline]
-    pub fn into_parts(self) -> ResponseParts {
-        *self.parts
-    }
-
     /// Bytes of its outputs that are left to be sent: those in memory of clients are where they are
     /// wanted.
     pub fn byte_size(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::execution::queue::ModelQueue;
 use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
 use crate::request::inline::{
-    InlineBudget, InlineExecution, InlineLength, InlineOffer, InlineQueue, Progress,
+    InlineBudget, InlineDuration, InlineExecution, InlineOffer, InlineQueue, Progress,
 };
 use crate::simulation::models::{answer_of, inputs_of, made_of};
 use crate::{Completion, PendingResponses, RequestHandle};
@@ -72,7 +72,7 @@ impl InlineQueue for InlineModel {
         &self,
         _: Duration,
         _: InlineBudget,
-        _: InlineLength,
+        _: InlineDuration,
     ) -> Option<InlineExecution> {
         self.owed_count.fetch_sub(1, Ordering::Relaxed);
         let batch = self.queue.form_now();

@@ -5,7 +5,7 @@ use conch_memory::ByteView;
 
 use super::chunked::{ChunkPiece, ChunkedDecoder};
 use super::head::{self, BodyFraming, RecentHead};
-use super::infer::decode::InferRequest;
+use super::infer::decode::{DecodeBounds, InferRequest, JsonLimits};
 use super::{infer, route};
 
 const BODY_BYTES_MAX: u64 = 1 << 20;
@@ -72,16 +72,20 @@ fn chunks(body: &[u8], piece_bytes: usize) -> Option<(Vec<u8>, bool)> {
 pub fn json_infer(body: &[u8], tail_bytes: usize, strict_integers: bool) {
     let body = ByteView::copy_of(body);
     let json_length = body.len().saturating_sub(tail_bytes);
-    let limits = infer::decode::JsonLimits {
-        input_bytes_max: BODY_BYTES_MAX,
-        strict_integers,
-    };
     let regions = Regions::default();
-    let decoded = infer::decode::decode(&body, json_length, "model", limits, &regions);
+    let bounds = DecodeBounds {
+        model_name: "model",
+        limits: JsonLimits {
+            input_bytes_max: BODY_BYTES_MAX,
+            strict_integers,
+        },
+        regions: &regions,
+    };
+    let decoded = infer::decode::decode(&body, json_length, &bounds);
     let expected = described(decoded);
     // The second time it is kept, from the third time on it is there.
     for round in 0..4 {
-        let cached = infer::decode::decode_cached(&body, json_length, "model", limits, &regions);
+        let cached = infer::decode::decode_cached(&body, json_length, &bounds);
         assert_eq!(described(cached), expected, "{round}");
     }
 }

@@ -4,6 +4,7 @@ use conch_config::DataType;
 use conch_engine::{Draft, Error, Output, Regions};
 use conch_memory::ByteView;
 
+use super::infer::decode::{DecodeBounds, JsonLimits};
 use super::json::JsonDocument;
 use super::{head, infer};
 
@@ -18,11 +19,15 @@ pub fn http_head(bytes: &[u8]) -> bool {
 /// Those of a request that a client sent.
 pub fn http_body(body: &ByteView, json_length: usize) -> Result<usize, Error> {
     let regions = Regions::default();
-    let limits = infer::decode::JsonLimits {
-        input_bytes_max: 64 << 20,
-        strict_integers: false,
+    let bounds = DecodeBounds {
+        model_name: "identity",
+        limits: JsonLimits {
+            input_bytes_max: 64 << 20,
+            strict_integers: false,
+        },
+        regions: &regions,
     };
-    let mut decoded = infer::decode::decode(body, json_length, "identity", limits, &regions)?;
+    let mut decoded = infer::decode::decode(body, json_length, &bounds)?;
     let mut draft = Draft::default();
     decoded.move_to(&mut draft)?;
     Ok(draft.inputs.len())

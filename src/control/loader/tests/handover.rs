@@ -40,7 +40,7 @@ impl Completion for Heard {
         let outcome = delivery
             .into_outcome()
             .unwrap()
-            .map(|response| response.into_parts().model);
+            .map(|response| Arc::clone(&response.model));
         self.answers.lock().unwrap().push((slot, outcome));
         self.count.fetch_add(1, Ordering::SeqCst);
     }

@@ -9,7 +9,9 @@ use crate::OwnedRequest;
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::queue::{ModelQueue, deadline_of};
 use crate::execution::seat::{Seat, SeatState};
-use crate::request::inline::{InlineBudget, InlineExecution, InlineLength, InlineQueue, Progress};
+use crate::request::inline::{
+    InlineBudget, InlineDuration, InlineExecution, InlineQueue, Progress,
+};
 
 /// Batches of more requests are left to the core: each takes some microseconds.
 const INLINE_REQUESTS_MAX: usize = 16;
@@ -61,8 +63,8 @@ impl ModelQueue {
     }
 
     /// This queue, if a batch can be executed inline now, and is likely to take no longer than
-    /// `length`.
-    pub(crate) fn inline(&self, length: InlineLength) -> Option<Arc<dyn InlineQueue>> {
+    /// `duration`.
+    pub(crate) fn inline(&self, duration: InlineDuration) -> Option<Arc<dyn InlineQueue>> {
         let seat = self.inline_seat.load();
         let open = seat.as_ref()?;
         // A core that is awake and executes nothing may be faster: then nothing is lost. Left with
@@ -72,10 +74,10 @@ impl ModelQueue {
         if !is_free || !self.inline_backoff.is_due() {
             return None;
         }
-        let is_likely = match length {
-            InlineLength::Any => true,
-            InlineLength::Short => self.short_backoff.is_due(),
-            InlineLength::Brief => self.brief_backoff.is_due(),
+        let is_likely = match duration {
+            InlineDuration::Any => true,
+            InlineDuration::Short => self.short_backoff.is_due(),
+            InlineDuration::Brief => self.brief_backoff.is_due(),
         };
         if !is_likely {
             return None;
@@ -90,7 +92,7 @@ impl InlineQueue for ModelQueue {
         &self,
         limit: Duration,
         budget: InlineBudget,
-        length: InlineLength,
+        duration: InlineDuration,
     ) -> Option<InlineExecution> {
         // An execution for another turn has seen to the request.
         if !self.pool.has_work() {
@@ -104,7 +106,7 @@ impl InlineQueue for ModelQueue {
             self.leave_to_core();
             return None;
         };
-        let mut execution = self.execute_batch(seat, &mut state, limit, length);
+        let mut execution = self.execute_batch(seat, &mut state, limit, duration);
         let mut has_more = execution.batch_count > 0;
         while has_more
             && execution.is_left
@@ -112,7 +114,7 @@ impl InlineQueue for ModelQueue {
             && execution.batch_count <= budget.further_count
             && u128::from(execution.duration_ns) < budget.time.as_nanos()
         {
-            let next = self.execute_batch(seat, &mut state, limit, length);
+            let next = self.execute_batch(seat, &mut state, limit, duration);
             has_more = next.batch_count > 0;
             execution = InlineExecution {
                 batch_count: execution.batch_count + next.batch_count,
@@ -146,7 +148,7 @@ impl ModelQueue {
         seat: &Seat,
         state: &mut SeatState,
         limit: Duration,
-        length: InlineLength,
+        duration: InlineDuration,
     ) -> InlineExecution {
         let output = &mut state.output;
         // Where another thread has the lock, it looks again and wakes a core.
@@ -172,7 +174,7 @@ impl ModelQueue {
         let begin_ns = monotonic_ns();
         // It may have requests of other submitters.
         let is_small = output.batch.len() <= INLINE_REQUESTS_MAX
-            && input_bytes(&output.batch) <= length.bytes_max();
+            && input_bytes(&output.batch) <= duration.bytes_max();
         seat.begin_busy(0);
         let progress = if is_small {
             state.begin(limit)

@@ -84,6 +84,7 @@ pub struct ModelQueue {
     inline_backoff: TrialBackoff,
     /// Of offers for brief executions.
     brief_backoff: TrialBackoff,
+    /// Of offers for short ones.
     short_backoff: TrialBackoff,
     /// Why it takes no more requests, if its device does not answer.
     fault: OnceLock<Error>,

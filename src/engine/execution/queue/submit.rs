@@ -170,8 +170,8 @@ impl ModelQueue {
     ) -> Result<(), Refused<RequestHandle>> {
         let is_member = handle.shared().member.is_some();
         if !is_member
-            && let Some(length) = offer.length()
-            && let Some(queue) = self.inline(length)
+            && let Some(duration) = offer.duration()
+            && let Some(queue) = self.inline(duration)
         {
             self.pool.push(handle)?;
             offer.take(queue);

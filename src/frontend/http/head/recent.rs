@@ -14,9 +14,10 @@ const BYTES_MAX: usize = 1 << 10;
 #[derive(Default)]
 pub(crate) struct RecentHead {
     is_kept_from_now: bool,
-    /// Empty: none is kept.
+    /// Its bytes, or an earlier one's, whose memory the next one gets.
     bytes: Vec<u8>,
-    parts: HeadParts,
+    /// None if no head is kept.
+    parts: Option<HeadParts>,
 }
 
 /// A parsed head; ranges are those of its bytes.
@@ -34,28 +35,11 @@ struct HeadParts {
     lines: Range<usize>,
 }
 
-impl Default for HeadParts {
-    fn default() -> HeadParts {
-        HeadParts {
-            method: HttpMethod::Other,
-            path: 0..0,
-            framing: BodyFraming::Length(0),
-            keeps_alive: false,
-            is_version_1_0: false,
-            expects_continue: false,
-            json_length: None,
-            content_encoding: None,
-            accept_encoding: 0..0,
-            lines: 0..0,
-        }
-    }
-}
-
 impl RecentHead {
     /// The length of the head that `received` begins with, if it is the one before.
     #[inline]
     pub(crate) fn length_in(&self, received: &[u8]) -> Option<usize> {
-        let is_same = !self.bytes.is_empty() && received.starts_with(&self.bytes);
+        let is_same = self.parts.is_some() && received.starts_with(&self.bytes);
         is_same.then_some(self.bytes.len())
     }
 
@@ -65,9 +49,9 @@ impl RecentHead {
     /// As for [`parse`].
     #[inline]
     pub(crate) fn parse<'a>(&mut self, bytes: &'a [u8]) -> Result<RequestHead<'a>, HeadRefusal> {
-        if !self.bytes.is_empty()
+        if let Some(parts) = &self.parts
             && self.bytes == bytes
-            && let Some(head) = self.parts.head_of(bytes)
+            && let Some(head) = parts.head_of(bytes)
         {
             return Ok(head);
         }
@@ -77,6 +61,7 @@ impl RecentHead {
     }
 
     fn keep(&mut self, bytes: &[u8], head: &RequestHead<'_>) {
+        self.parts = None;
         self.bytes.clear();
         let may_come_again = bytes.len() <= BYTES_MAX && head.trace_parent.is_none();
         if std::mem::replace(&mut self.is_kept_from_now, true)
@@ -85,7 +70,7 @@ impl RecentHead {
             && self.bytes.try_reserve_exact(bytes.len()).is_ok()
         {
             self.bytes.extend_from_slice(bytes);
-            self.parts = parts;
+            self.parts = Some(parts);
         }
     }
 }

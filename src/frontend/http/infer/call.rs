@@ -8,7 +8,7 @@ use conch_engine::gpus::GpuHost;
 use conch_engine::{Draft, Error, ModelVersion, RequestPermits, Tenant};
 use conch_memory::{Budget, ByteView};
 
-use super::decode::{self, InferRequest, JsonLimits, decode, decode_cached};
+use super::decode::{self, DecodeBounds, InferRequest, JsonLimits, decode, decode_cached};
 use super::encode::{self, encode};
 use crate::api;
 use crate::api::regions;
@@ -188,15 +188,13 @@ impl InferCall {
         let json_length = self
             .find_json_length(body.len())
             .map_err(|error| InferFailure::Refused(error, ContentType::Plain))?;
-        let limits = JsonLimits::of(&shard.options);
-        let regions = regions::of(&shard);
+        let bounds = self.decode_bounds(&shard);
         let decoded = if json_length < decode::OFFLOAD_FROM_BYTES
-            || json_length as u64 > limits.input_bytes_max
+            || json_length as u64 > bounds.limits.input_bytes_max
         {
-            decode_cached(&body, json_length, &self.model.name, limits, regions)
+            decode_cached(&body, json_length, &bounds)
         } else {
-            let (name, regions) = (Arc::clone(&self.model.name), Arc::clone(regions));
-            let decode = move || decode(&body, json_length, &name, limits, &regions);
+            let decode = self.decode_job(&shard, body, json_length);
             Box::pin(shard.offload(json_length as u64, decode)).await
         };
         let mut decoded = decoded.map_err(|error| request_failure("", error))?;
@@ -244,6 +242,33 @@ impl InferCall {
         }
         // Boxed, as above: rare, and what they capture would make every connection larger.
         Box::pin(shard.offload(cost_bytes, finish)).await
+    }
+
+    fn decode_bounds<'a>(&'a self, shard: &'a Shard) -> DecodeBounds<'a> {
+        DecodeBounds {
+            model_name: &self.model.name,
+            limits: JsonLimits::of(&shard.options),
+            regions: regions::of(shard),
+        }
+    }
+
+    /// Decodes `body` on another thread.
+    fn decode_job(
+        &self,
+        shard: &Shard,
+        body: ByteView,
+        json_length: usize,
+    ) -> impl FnOnce() -> Result<Box<InferRequest>, Error> + Send + use<> {
+        let limits = JsonLimits::of(&shard.options);
+        let (name, regions) = (Arc::clone(&self.model.name), Arc::clone(regions::of(shard)));
+        move || {
+            let bounds = DecodeBounds {
+                model_name: &name,
+                limits,
+                regions: &regions,
+            };
+            decode(&body, json_length, &bounds)
+        }
     }
 
     /// The bytes of JSON in a plain body of `body_length` bytes.

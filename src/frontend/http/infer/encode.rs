@@ -302,7 +302,7 @@ mod tests {
 
     use conch_engine::ResponseParts;
 
-    use super::super::decode::{JsonLimits, decode};
+    use super::super::decode::{DecodeBounds, JsonLimits, decode};
     use super::*;
 
     /// What a client is told of one output of a model.
@@ -312,17 +312,15 @@ mod tests {
         conch_config::normalize(&mut message);
         let config = conch_config::ResolvedConfig::from_message(message).expect("it is valid, too");
         let request = ByteView::copy_of(br#"{"inputs":[]}"#);
-        let request = decode(
-            &request,
-            request.len(),
-            "m",
-            JsonLimits {
+        let bounds = DecodeBounds {
+            model_name: "m",
+            limits: JsonLimits {
                 input_bytes_max: 100,
                 strict_integers: false,
             },
-            &conch_engine::Regions::default(),
-        )
-        .expect("a sound request");
+            regions: &conch_engine::Regions::default(),
+        };
+        let request = decode(&request, request.len(), &bounds).expect("a sound request");
         let output = Output {
             name: "O".into(),
             data_type,

@@ -59,6 +59,11 @@ impl JsonDocument {
         }
     }
 
+    /// All of it.
+    pub(crate) fn text(&self) -> &[u8] {
+        self.text.as_ref()
+    }
+
     pub(crate) fn root(&self) -> JsonValue<'_> {
         JsonValue {
             document: self,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::InlineTurn;
-use crate::request::inline::InlineLength;
+use crate::request::inline::InlineDuration;
 
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ impl Bed {
     fn wait_idle(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         let queue = self.cores.as_ref().unwrap().queue();
-        while queue.inline(InlineLength::Any).is_none() {
+        while queue.inline(InlineDuration::Any).is_none() {
             assert!(Instant::now() < deadline, "the core is not idle");
             std::thread::yield_now();
         }

@@ -4,20 +4,21 @@
 //! decodes to depends on nothing but its bytes and the registered regions, so a shard keeps the
 //! documents of texts that came at least twice, and for requests without regions and parameters all
 //! but their tensors. Texts are compared in full: a collision of hashes costs time, no answer.
-//! Texts with tensor data are not kept, since data differ from request to request.
+//! Texts with tensor data are not kept, since data differ from request to request. Of 64 texts of
+//! 1 KiB with as many values as these can have, all is about 1 MiB per shard.
 
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use conch_engine::{CorrelationId, Error, Regions, SequenceFlags, Shape, TENSORS_IN_PLACE};
+use conch_engine::{CorrelationId, Error, SequenceFlags, Shape, TENSORS_IN_PLACE};
 use conch_memory::{ByteView, OutOfMemory};
 use smallvec::SmallVec;
 
 use super::input::aligned;
 use super::{
-    DecodeBounds, GivenInput, InferRequest, JsonLimits, OutputForm, RequestId, WantedOutput,
-    decode, read_document,
+    DecodeBounds, GivenInput, InferRequest, OutputForm, RequestId, WantedOutput, decode,
+    read_document,
 };
 use crate::http::json::JsonDocument;
 
@@ -42,13 +43,13 @@ struct DecodeCache {
 
 #[derive(Default)]
 struct CacheSlot {
-    kept: Option<Box<CachedText>>,
-    candidate: Candidate,
+    kept: Option<Box<CachedJson>>,
+    candidate: SlotCandidate,
 }
 
 /// The last text of a slot that was not the kept one, by its hash.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Candidate {
+enum SlotCandidate {
     #[default]
     Absent,
     /// It is kept if it comes again before the kept one does.
@@ -57,18 +58,17 @@ enum Candidate {
     Unfit(u64),
 }
 
-/// A text that came at least twice.
-struct CachedText {
+/// The JSON of a request that came at least twice.
+struct CachedJson {
     has_id: bool,
     /// Where the part begins that other requests must have as well.
     shared_start: usize,
-    text: Box<[u8]>,
     document: Arc<JsonDocument>,
-    fields: Option<BinaryFields>,
+    template: Option<RequestTemplate>,
 }
 
 /// All of a request but its tensors, which lie behind the JSON.
-struct BinaryFields {
+struct RequestTemplate {
     /// For texts whose id is part of what is shared.
     id: RequestId,
     correlation_id: CorrelationId,
@@ -77,13 +77,12 @@ struct BinaryFields {
     timeout_us: u64,
     /// Without their tensors, and how many bytes these have.
     inputs: SmallVec<[(GivenInput, usize); TENSORS_IN_PLACE]>,
-    tail_bytes: usize,
     wanted: SmallVec<[WantedOutput; TENSORS_IN_PLACE]>,
     default_form: OutputForm,
 }
 
 /// A text without its id.
-struct TextKey<'a> {
+struct JsonKey<'a> {
     id: Option<Range<usize>>,
     shared: &'a [u8],
     hash: u64,
@@ -96,21 +95,14 @@ struct TextKey<'a> {
 pub(crate) fn decode_cached(
     body: &ByteView,
     json_length: usize,
-    model_name: &str,
-    limits: JsonLimits,
-    regions: &Regions,
+    bounds: &DecodeBounds<'_>,
 ) -> Result<Box<InferRequest>, Error> {
-    let bytes_max = limits.input_bytes_max.min(TEXT_BYTES_MAX as u64);
-    let bounds = DecodeBounds {
-        model_name,
-        limits,
-        regions,
-    };
+    let bytes_max = bounds.limits.input_bytes_max.min(TEXT_BYTES_MAX as u64);
     match body.as_ref().get(..json_length) {
         Some(text) if !text.is_empty() && text.len() as u64 <= bytes_max => {
-            CACHE.with(|cache| cache.decode(body, text, &bounds))
+            CACHE.with(|cache| cache.decode(body, text, bounds))
         }
-        _ => decode(body, json_length, model_name, limits, regions),
+        _ => decode(body, json_length, bounds),
     }
 }
 
@@ -128,25 +120,20 @@ impl DecodeCache {
         text: &[u8],
         bounds: &DecodeBounds<'_>,
     ) -> Result<Box<InferRequest>, Error> {
-        let key = TextKey::of(text);
+        let key = JsonKey::of(text);
         let mut slots = self.slots.borrow_mut();
         if slots.is_empty() {
             slots.resize_with(SLOT_COUNT, CacheSlot::default);
         }
-        let DecodeBounds {
-            model_name,
-            limits,
-            regions,
-        } = *bounds;
         // The last bits of a product say least of its factors.
         let Some(slot) = slots.get_mut((key.hash >> 32) as usize % SLOT_COUNT) else {
-            return decode(body, text.len(), model_name, limits, regions);
+            return decode(body, text.len(), bounds);
         };
         if let Some(cached) = slot.kept.as_ref().filter(|cached| cached.is(&key)) {
-            slot.candidate = Candidate::Absent;
+            slot.candidate = SlotCandidate::Absent;
             return cached.decode(body, text.len(), key.id, bounds);
         }
-        let decoded = decode(body, text.len(), model_name, limits, regions)?;
+        let decoded = decode(body, text.len(), bounds)?;
         slot.note(text, &key, &decoded);
         Ok(decoded)
     }
@@ -154,45 +141,45 @@ impl DecodeCache {
 
 impl CacheSlot {
     /// A sound request came whose text is not kept.
-    fn note(&mut self, text: &[u8], key: &TextKey<'_>, decoded: &InferRequest) {
-        if self.candidate == Candidate::Unfit(key.hash) {
+    fn note(&mut self, text: &[u8], key: &JsonKey<'_>, decoded: &InferRequest) {
+        if self.candidate == SlotCandidate::Unfit(key.hash) {
             return;
         }
-        if self.candidate != Candidate::Seen(key.hash) {
-            self.candidate = Candidate::Seen(key.hash);
+        if self.candidate != SlotCandidate::Seen(key.hash) {
+            self.candidate = SlotCandidate::Seen(key.hash);
             return;
         }
-        match CachedText::of(text, key, decoded) {
+        match CachedJson::of(text, key, decoded) {
             Some(cached) => {
                 self.kept = Some(Box::new(cached));
-                self.candidate = Candidate::Absent;
+                self.candidate = SlotCandidate::Absent;
             }
-            None => self.candidate = Candidate::Unfit(key.hash),
+            None => self.candidate = SlotCandidate::Unfit(key.hash),
         }
     }
 }
 
-impl CachedText {
+impl CachedJson {
     /// None if the text is not to be kept. The document gets bytes of its own: those of the request
     /// go with it.
-    fn of(text: &[u8], key: &TextKey<'_>, decoded: &InferRequest) -> Option<CachedText> {
+    fn of(text: &[u8], key: &JsonKey<'_>, decoded: &InferRequest) -> Option<CachedJson> {
         let document = JsonDocument::parse(ByteView::try_copy_of(text).ok()?).ok()?;
         let has_data = {
             let mut inputs = document.root().find("inputs")?.as_array().ok()?;
             inputs.any(|input| input.find("data").is_some())
         };
-        (!has_data).then(|| CachedText {
+        (!has_data).then(|| CachedJson {
             has_id: key.id.is_some(),
             shared_start: text.len() - key.shared.len(),
-            text: text.into(),
-            fields: BinaryFields::of(decoded),
+            template: RequestTemplate::of(decoded),
             document: Arc::new(document),
         })
     }
 
     #[inline]
-    fn is(&self, key: &TextKey<'_>) -> bool {
-        self.has_id == key.id.is_some() && self.text.get(self.shared_start..) == Some(key.shared)
+    fn is(&self, key: &JsonKey<'_>) -> bool {
+        let shared = self.document.text().get(self.shared_start..);
+        self.has_id == key.id.is_some() && shared == Some(key.shared)
     }
 
     #[inline]
@@ -206,8 +193,10 @@ impl CachedText {
         let tail = body.slice(json_length, body.len());
         let tail = tail.unwrap_or_else(ByteView::empty);
         let document = Arc::clone(&self.document);
-        let mut decoded = match &self.fields {
-            Some(fields) if fields.tail_bytes == tail.len() => fields.decode(document, &tail)?,
+        let mut decoded = match &self.template {
+            Some(template) if template.tail_bytes() == tail.len() => {
+                template.decode(document, &tail)?
+            }
             _ => read_document(document, &tail, bounds)?,
         };
         if let Some(id) = id.and_then(|id| body.slice(id.start, id.end)) {
@@ -217,9 +206,9 @@ impl CachedText {
     }
 }
 
-impl BinaryFields {
+impl RequestTemplate {
     /// None for requests with parameters or in registered memory.
-    fn of(decoded: &InferRequest) -> Option<BinaryFields> {
+    fn of(decoded: &InferRequest) -> Option<RequestTemplate> {
         if decoded.usage.is_some() || !decoded.parameters.is_empty() {
             return None;
         }
@@ -233,21 +222,23 @@ impl BinaryFields {
             };
             (input, bytes)
         });
-        let inputs: SmallVec<[_; TENSORS_IN_PLACE]> = inputs.collect();
-        let tail_bytes = inputs.iter().map(|(_, bytes)| *bytes).sum();
-        Some(BinaryFields {
+        Some(RequestTemplate {
             id: decoded.id.clone(),
             correlation_id: decoded.correlation_id.clone(),
             sequence_flags: decoded.sequence_flags,
             priority: decoded.priority,
             timeout_us: decoded.timeout_us,
-            inputs,
-            tail_bytes,
+            inputs: inputs.collect(),
             wanted: decoded.wanted.clone(),
             default_form: decoded.default_form,
         })
     }
 
+    fn tail_bytes(&self) -> usize {
+        self.inputs.iter().map(|(_, bytes)| *bytes).sum()
+    }
+
+    /// As the first one was decoded, with the tensors in `tail`, which has as many bytes.
     #[inline]
     fn decode(
         &self,
@@ -279,9 +270,9 @@ impl BinaryFields {
     }
 }
 
-impl<'a> TextKey<'a> {
+impl<'a> JsonKey<'a> {
     #[inline]
-    fn of(text: &'a [u8]) -> TextKey<'a> {
+    fn of(text: &'a [u8]) -> JsonKey<'a> {
         let id = text
             .strip_prefix(ID_PREFIX)
             .and_then(id_bytes)
@@ -289,7 +280,7 @@ impl<'a> TextKey<'a> {
         let shared_start = id.as_ref().map_or(0, |id| id.end);
         let shared = text.get(shared_start..).unwrap_or(&[]);
         let hash = hash_of(shared);
-        TextKey { id, shared, hash }
+        JsonKey { id, shared, hash }
     }
 }
 
@@ -317,10 +308,12 @@ fn hash_of(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use crate::http::fuzz::json_infer;
+    use crate::http::infer::decode::JsonLimits;
+    use conch_engine::Regions;
 
     /// Whether a text is kept once it has come four times.
     fn is_kept(text: &str) -> bool {
-        let key = TextKey::of(text.as_bytes());
+        let key = JsonKey::of(text.as_bytes());
         CACHE.with(|cache| {
             let slots = cache.slots.borrow();
             slots
@@ -404,11 +397,15 @@ mod tests {
             let text = text(id);
             json_infer(text.as_bytes(), 0, false);
             let body = ByteView::copy_of(text.as_bytes());
-            let limits = JsonLimits {
-                input_bytes_max: 1 << 20,
-                strict_integers: false,
+            let bounds = DecodeBounds {
+                model_name: "m",
+                limits: JsonLimits {
+                    input_bytes_max: 1 << 20,
+                    strict_integers: false,
+                },
+                regions: &Regions::default(),
             };
-            let decoded = decode_cached(&body, body.len(), "m", limits, &Regions::default());
+            let decoded = decode_cached(&body, body.len(), &bounds);
             assert_eq!(decoded.unwrap().id(), id);
             assert!(is_kept(&text));
         }
@@ -419,12 +416,12 @@ mod tests {
         let mut slot = CacheSlot::default();
         let decoded = InferRequest::empty();
         for (text, is_kept) in [("{\"inputs\":[]}", false), ("{\"inputs\":[]}", true)] {
-            slot.note(text.as_bytes(), &TextKey::of(text.as_bytes()), &decoded);
+            slot.note(text.as_bytes(), &JsonKey::of(text.as_bytes()), &decoded);
             assert_eq!(slot.kept.is_some(), is_kept);
         }
         let other = br#"{"inputs":[],"x":1}"#;
-        slot.note(other, &TextKey::of(other), &decoded);
+        slot.note(other, &JsonKey::of(other), &decoded);
         let kept = slot.kept.as_ref().unwrap();
-        assert!(kept.is(&TextKey::of(br#"{"inputs":[]}"#)));
+        assert!(kept.is(&JsonKey::of(br#"{"inputs":[]}"#)));
     }
 }

@@ -113,11 +113,12 @@ impl JsonLimits {
     }
 }
 
-/// What reading goes by.
-struct DecodeBounds<'a> {
-    model_name: &'a str,
-    limits: JsonLimits,
-    regions: &'a Regions,
+/// What decoding goes by, beside the body. The model's name is for messages alone.
+#[derive(Clone, Copy)]
+pub(crate) struct DecodeBounds<'a> {
+    pub(crate) model_name: &'a str,
+    pub(crate) limits: JsonLimits,
+    pub(crate) regions: &'a Regions,
 }
 
 /// Decodes `body`, whose first `json_length` bytes are JSON. 0 means a raw request: all of it is
@@ -128,11 +129,9 @@ struct DecodeBounds<'a> {
 pub(crate) fn decode(
     body: &ByteView,
     json_length: usize,
-    model_name: &str,
-    limits: JsonLimits,
-    regions: &Regions,
+    bounds: &DecodeBounds<'_>,
 ) -> Result<Box<InferRequest>, Error> {
-    let input_bytes_max = limits.input_bytes_max;
+    let input_bytes_max = bounds.limits.input_bytes_max;
     if json_length == 0 {
         return decode_raw(body, input_bytes_max);
     }
@@ -148,12 +147,7 @@ pub(crate) fn decode(
     let tail = body
         .slice(json_length, body.len())
         .unwrap_or_else(ByteView::empty);
-    let bounds = DecodeBounds {
-        model_name,
-        limits,
-        regions,
-    };
-    read_document(Arc::new(JsonDocument::parse(text)?), &tail, &bounds)
+    read_document(Arc::new(JsonDocument::parse(text)?), &tail, bounds)
 }
 
 /// Decodes a request from its JSON and what lies behind it.
