@@ -29,7 +29,7 @@ use conch_control::{ControlMode, EngineOptions, StandaloneModel, StandaloneRepos
 use conch_engine::Error;
 use conch_frontend::{AuthReloader, Frontend, FrontendOptions, ShardAffinity, TlsReloader};
 use conch_log as log;
-use conch_memory::{Reserve, unused};
+use conch_memory::{Reserve, program_code, unused};
 use conch_net::signal::{self, Signals};
 use conch_net::{Handover, PassedSocket};
 
@@ -208,6 +208,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
     examples::print(&server, frontend.addresses(), &restrictions, models);
     // What the start needed: this thread does nothing from here on.
     unused::give_to_system();
+    program_code::unmap();
     let replacement = wait_for_end(&watch, &frontend, &upgrade);
     drop(poller);
     let ended = match replacement {

@@ -2,6 +2,7 @@
 //!
 //! Everything here runs on whatever thread calls across the boundary; nothing blocks.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -284,14 +285,12 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
 ///
 /// # Safety
 /// `text` is null or NUL-terminated.
-pub(crate) unsafe fn lossy_text(text: *const c_char) -> String {
+pub(crate) unsafe fn lossy_text<'a>(text: *const c_char) -> Cow<'a, str> {
     if text.is_null() {
-        return String::new();
+        return Cow::Borrowed("");
     }
     // SAFETY: NUL-terminated by this function's contract.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(text) }.to_string_lossy()
 }
 
 /// `count` values at `values`, which may be null only if there are none.

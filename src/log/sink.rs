@@ -238,6 +238,11 @@ impl SinkShared {
     }
 }
 
+/// Lines that come within this time come one after the other.
+const BURST: Duration = Duration::from_millis(2);
+/// How long such lines may wait to be written.
+const LINGER: Duration = Duration::from_micros(500);
+
 /// The far end.
 struct LogWriter {
     shared: Arc<SinkShared>,
@@ -245,6 +250,8 @@ struct LogWriter {
     /// Taken from the queue, but has another destination than the batch before it.
     held: Option<LogLine>,
     last_notice: Option<Instant>,
+    /// When the thread last came to an empty queue.
+    last_empty: Option<Instant>,
 }
 
 impl LogWriter {
@@ -254,6 +261,7 @@ impl LogWriter {
             receiver,
             held: None,
             last_notice: None,
+            last_empty: None,
         }
     }
 
@@ -290,6 +298,7 @@ impl LogWriter {
             Ok(line) => Some(line),
             Err(TryRecvError::Empty) => {
                 self.say_dropped();
+                self.linger();
                 let line = self.receiver.recv().ok();
                 if line.is_none() {
                     self.say_dropped();
@@ -300,6 +309,18 @@ impl LogWriter {
                 self.say_dropped();
                 None
             }
+        }
+    }
+
+    /// Where lines come one after the other, waits for some: they go in one write, and their
+    /// callers wake nobody.
+    fn linger(&mut self) {
+        let now = Instant::now();
+        let last = self.last_empty.replace(now);
+        let is_burst = last.is_some_and(|last| now.duration_since(last) < BURST);
+        // A flush waits for this thread.
+        if is_burst && self.shared.flushers.load(Ordering::SeqCst) == 0 {
+            thread::sleep(LINGER);
         }
     }
 

@@ -4,7 +4,8 @@
 //! a frozen block or onto foreign memory; [`Pool`] recycles blocks by size class; [`Budget`] is the
 //! process-wide bound on bytes that requests may hold, with a share for each connection;
 //! [`Reserve`] is an allocator for when the system has none; [`OutOfMemory`] is what everything
-//! else says then; [`unused`] gives back what a thread has freed. [`SharedMapping`] maps memory of
+//! else says then; [`unused`] gives back what a thread has freed, and [`program_code`] what of
+//! the executable a start has touched. [`SharedMapping`] maps memory of
 //! other processes, and [`fault`] keeps what they do to it from ending this one. All are usable
 //! from every thread; nothing here blocks or does I/O. Pinned memory and memory of GPUs come from
 //! the crate `cuda`; a [`MemoryPlace`] says which a view lies in.
@@ -22,6 +23,7 @@ mod mimalloc;
 mod place;
 mod pool;
 mod pooled;
+pub mod program_code;
 mod ranges;
 #[cfg(debug_assertions)]
 pub mod refusals;

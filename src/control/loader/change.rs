@@ -13,6 +13,7 @@ use super::files::OverrideFiles;
 use super::load_plan::LoadPlan;
 use super::locks::LocksClosed;
 use super::table::LoadFailure;
+use super::thread::for_each;
 use super::{Lifecycle, source, stopping};
 use crate::load_overrides::Overrides;
 use crate::options::ControlMode;
@@ -254,7 +255,8 @@ impl Lifecycle {
         if scan.unreadable.is_empty() {
             self.copies.retain(|id| scan.models.contains_key(id));
         }
-        let plan = |id: &ModelId, arrival| match self.plan_arrived(id, arrival, true) {
+        let agent_turn = Mutex::default();
+        let plan = |id: &ModelId, arrival| match self.plan_arrived(id, arrival, true, &agent_turn) {
             Ok(plan) => {
                 let mut changed = changed.lock().unwrap_or_else(PoisonError::into_inner);
                 changed.extend(plan.iter().map(|plan| plan.id.name.to_string()));
@@ -285,9 +287,12 @@ impl Lifecycle {
                 None => {}
             }
         });
-        for ((id, _), arrival) in found.iter().zip(arrivals) {
+        let thread_count = self.permits.thread_count;
+        let arrived = found.iter().zip(arrivals);
+        let arrived = arrived.filter(|(_, arrival)| !matches!(arrival, Ok(None)));
+        for_each(arrived, thread_count, "poll", |((id, _), arrival)| {
             plan(id, arrival).into_iter().for_each(postpone);
-        }
+        });
         self.bring_up_in_order(
             plans.into_inner().unwrap_or_else(PoisonError::into_inner),
             changed.into_inner().unwrap_or_else(PoisonError::into_inner),
@@ -424,7 +429,7 @@ impl Lifecycle {
                 .any(|(id, _)| asked.contains(&*id.name) && self.has_fault(id));
             for ((id, _), arrival) in found.iter().zip(self.arrive(&found, is_forced)) {
                 let is_asked = asked.contains(&*id.name);
-                let planned = self.plan_arrived(id, arrival, is_asked);
+                let planned = self.plan_arrived(id, arrival, is_asked, &Mutex::default());
                 let needs = match planned.map(|plan| plan.or_else(|| self.dormant(id))) {
                     Ok(Some(plan)) => {
                         let needs = plan.source.needs.clone();
@@ -520,6 +525,7 @@ impl Lifecycle {
         let entry = models.entry(id.clone()).or_default();
         if entry.versions.is_empty() {
             entry.failure = Some(failure);
+            self.table.note_readiness_of(&models, id);
         }
     }
 

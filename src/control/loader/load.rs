@@ -23,6 +23,7 @@ use super::instances::{instance_plan, instance_specs};
 use super::load_plan::LoadPlan;
 use super::loaded::{Instances, Loaded};
 use super::table::{LoadFailure, ModelEntry, Unloading, VersionSlot};
+use super::thread::next;
 use super::version_change::VersionChange;
 use super::{Lifecycle, revise};
 use crate::repository::model_directory::choose_versions;
@@ -525,12 +526,6 @@ fn show_failure(entry: &mut ModelEntry, version: i64, reason: String) {
             .versions
             .insert(version, VersionSlot::unavailable(reason));
     }
-}
-
-fn next<T>(jobs: &Mutex<VecDeque<T>>) -> Option<T> {
-    jobs.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .pop_front()
 }
 
 fn push<T>(list: &Mutex<Vec<T>>, item: T) {

@@ -1,5 +1,6 @@
 //! What became of one model, for reports; and the loads of a check, one model after the other.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use conch_config::{ModelConfig, VersionPolicy};
@@ -78,7 +79,10 @@ impl Lifecycle {
         };
         let arrivals = self.arrive(&located, true);
         let mut planned = located.iter().zip(arrivals);
-        planned.find_map(|((id, _), arrival)| self.plan_arrived(id, arrival, true).err())
+        planned.find_map(|((id, _), arrival)| {
+            self.plan_arrived(id, arrival, true, &Mutex::default())
+                .err()
+        })
     }
 
     /// Unloads model `name` with what came for it, and waits until that is gone, at most so long.

@@ -2,7 +2,7 @@
 //! request.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_config::{ModelConfig, Preparation};
 use conch_engine::Error;
@@ -20,7 +20,8 @@ use crate::repository::fingerprint::Fingerprint;
 use crate::repository::model_directory::{complete_candidate, read_config};
 
 impl Lifecycle {
-    /// What an arrival is to become; none if nothing has changed.
+    /// What an arrival is to become; none if nothing has changed. Several may be planned at a time;
+    /// agents are asked under `agent_turn`, as upstream asks them one after the other.
     ///
     /// # Errors
     /// Why the model did not arrive, and as [`Lifecycle::plan`].
@@ -29,9 +30,10 @@ impl Lifecycle {
         id: &ModelId,
         arrival: Result<Option<LocalModel>, Error>,
         is_explicit: bool,
+        agent_turn: &Mutex<()>,
     ) -> Result<Option<LoadPlan>, Error> {
         arrival?
-            .map(|arrival| self.plan(id, arrival, is_explicit))
+            .map(|arrival| self.plan(id, arrival, is_explicit, agent_turn))
             .transpose()
     }
 
@@ -44,6 +46,7 @@ impl Lifecycle {
         id: &ModelId,
         arrival: LocalModel,
         is_explicit: bool,
+        agent_turn: &Mutex<()>,
     ) -> Result<LoadPlan, Error> {
         let ConfigOptions {
             config_name,
@@ -52,7 +55,14 @@ impl Lifecycle {
         let copy = arrival.copy.clone();
         let expands = self.options.expands_config;
         let outcome = read_config(arrival.directory(), config_name, may_complete, expands)
-            .and_then(|config| self.plan_for(id, PlanOrigin::plain(arrival), config, is_explicit));
+            .and_then(|config| {
+                let has_agents = |config: &ModelConfig| config.model_repository_agents.is_some();
+                let _turn = config.as_ref().is_some_and(has_agents).then(|| {
+                    let turn = agent_turn.lock();
+                    turn.unwrap_or_else(PoisonError::into_inner)
+                });
+                self.plan_for(id, PlanOrigin::plain(arrival), config, is_explicit)
+            });
         if outcome.is_err() {
             self.add_spare_copy(id, copy.as_ref());
         }

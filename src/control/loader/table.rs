@@ -3,7 +3,7 @@
 //! One lock; every change of it ends with a new snapshot in the registry. Threads that unload hold
 //! the table, not the lifecycle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,6 +85,9 @@ pub(super) struct ModelTable {
     is_on_demand: bool,
     /// What the strict rule says of `models`; kept apart because shards ask.
     is_all_ready: AtomicBool,
+    /// The models that it holds against the server. Locked under `models`; kept, because a change
+    /// of one model must not cost a look at all.
+    unready: Mutex<BTreeSet<ModelId>>,
     /// Versions that drain or unload.
     unloading: Mutex<Vec<Arc<ModelVersion>>>,
     departed: Condvar,
@@ -105,7 +108,7 @@ impl Drop for Downloading<'_> {
                 models.remove(&self.id);
             }
         }
-        self.table.note_readiness(&models);
+        self.table.note_readiness_of(&models, &self.id);
     }
 }
 
@@ -276,6 +279,7 @@ impl ModelTable {
             has_namespaces,
             is_on_demand,
             is_all_ready: AtomicBool::new(true),
+            unready: Mutex::default(),
             unloading: Mutex::default(),
             departed: Condvar::new(),
         })
@@ -315,7 +319,7 @@ impl ModelTable {
         let mut snapshot = (*self.registry.snapshot()).clone();
         snapshot.replace(&id.name, models.get(id).and_then(ModelEntry::shown));
         self.registry.publish(snapshot);
-        self.note_readiness(models);
+        self.note_readiness_of(models, id);
     }
 
     /// The device of a version does not answer any more.
@@ -324,17 +328,40 @@ impl ModelTable {
     }
 
     fn note_readiness(&self, models: &ModelEntries) {
-        let is_all_ready = models.values().all(|entry| {
-            !matches!(entry.failure, Some(LoadFailure::Versionless))
-                && (entry.downloading.is_none() || entry.has_ready() || self.is_on_demand)
-                && entry.versions.values().all(|slot| match slot.state {
-                    VersionState::Ready => slot.fault().is_none(),
-                    VersionState::Loading => self.is_on_demand,
-                    VersionState::Unloading => slot.has_successor || self.is_on_demand,
-                    VersionState::Unavailable(ref reason) => reason == UNLOADED,
-                })
-        });
-        self.is_all_ready.store(is_all_ready, Ordering::Release);
+        let are_unready = models.iter().filter(|(_, entry)| !self.is_fit(entry));
+        let mut unready = self.unready();
+        *unready = are_unready.map(|(id, _)| id.clone()).collect();
+        self.is_all_ready
+            .store(unready.is_empty(), Ordering::Release);
+    }
+
+    /// After a change of one model that the data plane does not see.
+    pub(super) fn note_readiness_of(&self, models: &ModelEntries, id: &ModelId) {
+        let mut unready = self.unready();
+        if models.get(id).is_none_or(|entry| self.is_fit(entry)) {
+            unready.remove(id);
+        } else if !unready.contains(id) {
+            unready.insert(id.clone());
+        }
+        self.is_all_ready
+            .store(unready.is_empty(), Ordering::Release);
+    }
+
+    /// Whether the strict rule has nothing against a model.
+    fn is_fit(&self, entry: &ModelEntry) -> bool {
+        !matches!(entry.failure, Some(LoadFailure::Versionless))
+            && (entry.downloading.is_none() || entry.has_ready() || self.is_on_demand)
+            && entry.versions.values().all(|slot| match slot.state {
+                VersionState::Ready => slot.fault().is_none(),
+                VersionState::Loading => self.is_on_demand,
+                VersionState::Unloading => slot.has_successor || self.is_on_demand,
+                VersionState::Unavailable(ref reason) => reason == UNLOADED,
+            })
+    }
+
+    fn unready(&self) -> MutexGuard<'_, BTreeSet<ModelId>> {
+        // A set of names is sound at any time.
+        self.unready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The versions that are being loaded or unloaded, and the models whose files are on their way.
@@ -367,7 +394,7 @@ impl ModelTable {
         let mut models = self.lock();
         models.entry(id.clone()).or_default().downloading = Some(String::new());
         // Requests do not see it, but whether the server is ready.
-        self.note_readiness(&models);
+        self.note_readiness_of(&models, id);
         Downloading {
             table: self,
             id: id.clone(),

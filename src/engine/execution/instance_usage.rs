@@ -30,6 +30,14 @@ pub(crate) struct UsageGauges {
 }
 
 impl UsageGauges {
+    /// With room for so many cores, so that these need not make it.
+    pub(crate) fn for_cores(count: usize) -> UsageGauges {
+        UsageGauges {
+            seats: Mutex::new(Vec::with_capacity(count)),
+            ..UsageGauges::default()
+        }
+    }
+
     /// The core of `seat` serves.
     pub(crate) fn open_seat(&self, seat: &Arc<Seat>) {
         let mut seats = self.seats();
@@ -178,7 +186,7 @@ mod tests {
     #[test]
     fn seats_and_streams_add_up() {
         let gauges = Arc::new(UsageGauges::default());
-        let seats = [0, 1].map(|core| Arc::new(Seat::new(core, Vec::new(), Vec::new())));
+        let seats = [0, 1].map(|core| Arc::new(Seat::new(core, Vec::new())));
         let read = || {
             let InstanceUsage { count, busy_count } = gauges.read(false).instances;
             (count, busy_count)

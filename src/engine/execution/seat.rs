@@ -25,6 +25,7 @@ use crate::{Batch, Error, OwnedRequest, PendingResponses};
 /// The instances of one core.
 pub(crate) struct Seat {
     core: usize,
+    is_closed: AtomicBool,
     /// The core has to end what another thread left.
     is_called: AtomicBool,
     /// A batch is executed here, or lies open: for the metrics.
@@ -47,7 +48,7 @@ enum Stage {
 
 /// What the thread that executes has.
 pub(crate) struct SeatState {
-    /// Empty once the core has ended.
+    /// Empty before the core serves, and once it has ended.
     pub(crate) instances: Vec<Box<dyn Instance>>,
     stage: Stage,
     /// For batches of other threads, kept for their capacity.
@@ -56,25 +57,37 @@ pub(crate) struct SeatState {
 }
 
 impl Seat {
-    /// `names` are those of the instances.
-    pub(crate) fn new(
-        core: usize,
-        instances: Vec<Box<dyn Instance>>,
-        names: Vec<Box<str>>,
-    ) -> Seat {
+    /// For the instances with these names.
+    pub(crate) fn new(core: usize, names: Vec<Box<str>>) -> Seat {
         Seat {
             core,
+            is_closed: AtomicBool::new(false),
             is_called: AtomicBool::new(false),
             is_busy: AtomicBool::new(false),
-            instance_count: instances.len(),
+            instance_count: names.len(),
             timelines: InstanceTimelines::new(names),
             state: Mutex::new(SeatState {
-                instances,
+                instances: Vec::new(),
                 stage: Stage::Ended,
                 output: SchedulerOutput::default(),
                 pending: PendingResponses::default(),
             }),
         }
+    }
+
+    /// Puts the instances in, once.
+    pub(crate) fn furnish(&self, instances: Vec<Box<dyn Instance>>) {
+        self.lock().instances = instances;
+    }
+
+    /// The core is about to end: other threads look elsewhere.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Relaxed: who looks too early finds no instance.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn core(&self) -> usize {

@@ -5,6 +5,7 @@ pub mod bytes;
 pub mod file;
 pub mod labels;
 pub mod level_bounds;
+mod model_map;
 pub mod readiness;
 pub mod registry;
 pub mod sequence_ids;

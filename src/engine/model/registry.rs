@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 
+use crate::model::model_map::ModelMap;
 use crate::{Error, ModelVersion, truncated};
 
 /// Where a model version stands.
@@ -90,7 +91,7 @@ pub type Versions = BTreeMap<i64, VersionEntry>;
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Shared between snapshots, so that a change of one model does not cost what all cost.
-    models: HashMap<Arc<str>, Arc<NamedModels>>,
+    models: ModelMap<Arc<NamedModels>>,
     /// Models of one name may differ in their namespace, which gives names that mean none another
     /// error.
     has_namespaces: bool,

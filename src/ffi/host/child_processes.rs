@@ -24,6 +24,10 @@ impl ChildProcesses {
     /// Of the calling thread, which is the instance's. None if it has no child process, or the
     /// kernel does not list them.
     pub(super) fn of_this_thread(instance: &str) -> Option<ChildProcesses> {
+        // Nearly none has any, and there may be many threads.
+        if live_count(Path::new("/proc/thread-self/children"))? == 0 {
+            return None;
+        }
         let thread = fs::read_link("/proc/thread-self").ok()?;
         let children = Path::new("/proc").join(thread).join("children");
         let count = live_count(&children)?;

@@ -42,7 +42,8 @@ pub(crate) struct LoadedInstance {
     c_name: CString,
     c_profiles: Vec<CString>,
     c_secondary_devices: Vec<(CString, i64)>,
-    host_policy: JsonMessage,
+    /// Shared by all instances under this policy.
+    host_policy: Arc<JsonMessage>,
     state: AtomicPtr<c_void>,
     model: Arc<LoadedModel>,
     /// Unique in the process, above 0: names it as the executor of a batch and as an owner of
@@ -176,13 +177,6 @@ impl InstanceHandle {
         model: Arc<LoadedModel>,
         spec: InstanceSpec,
     ) -> Result<InstanceHandle, Error> {
-        let settings: serde_json::Map<_, _> = model
-            .server()
-            .host_policies()
-            .settings(&spec.host_policy)
-            .map(|(setting, value)| (setting.to_owned(), value.into()))
-            .collect();
-        let policy = serde_json::json!({ spec.host_policy.as_str(): settings });
         let loaded = Arc::new(LoadedInstance {
             tag: HandleTag::default(),
             c_name: c_string(&spec.name),
@@ -196,7 +190,7 @@ impl InstanceHandle {
                 .iter()
                 .map(|(kind, id)| (c_string(kind), *id))
                 .collect(),
-            host_policy: JsonMessage::new(policy.to_string()),
+            host_policy: model.server().host_policy(&spec.host_policy),
             state: AtomicPtr::new(ptr::null_mut()),
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             spec,

@@ -1,6 +1,7 @@
 //! The target of `TRITONSERVER_Server*`, for the embedder who made the server and for the backends
 //! that it runs.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use conch_control::{PluginHost, Server};
 use conch_engine::{Error, HostPolicies};
 
 use crate::boundary::{HandleTag, handles};
+use crate::objects::JsonMessage;
 
 handles! {
     TRITONSERVER_Server => ServerHandle, "server", tagged;
@@ -22,6 +24,8 @@ pub(crate) struct ServerHandle {
     tag: HandleTag<abi::TRITONSERVER_Server>,
     id: String,
     host_policies: HostPolicies,
+    /// What backends are told of them, by name: made once, for instances are many.
+    policy_documents: Mutex<BTreeMap<String, Arc<JsonMessage>>>,
     server: OnceLock<Weak<Server>>,
     exit_timeout_secs: AtomicU64,
     /// If an embedder made the server: until it is deleted.
@@ -40,6 +44,7 @@ impl ServerHandle {
             tag: HandleTag::default(),
             id,
             host_policies,
+            policy_documents: Mutex::default(),
             server: OnceLock::new(),
             exit_timeout_secs: AtomicU64::new(0),
             owned: Mutex::default(),
@@ -64,9 +69,22 @@ impl ServerHandle {
         &self.id
     }
 
-    /// What is set for the policies of instances.
-    pub(crate) fn host_policies(&self) -> &HostPolicies {
-        &self.host_policies
+    /// What is set for a policy of instances, as backends are told it.
+    pub(crate) fn host_policy(&self, policy: &str) -> Arc<JsonMessage> {
+        let documents = self.policy_documents.lock();
+        let mut documents = documents.unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = documents.get(policy) {
+            return Arc::clone(known);
+        }
+        let settings: serde_json::Map<_, _> = self
+            .host_policies
+            .settings(policy)
+            .map(|(setting, value)| (setting.to_owned(), value.into()))
+            .collect();
+        let text = serde_json::json!({ policy: settings }).to_string();
+        let document = Arc::new(JsonMessage::new(text));
+        documents.insert(policy.to_owned(), Arc::clone(&document));
+        document
     }
 
     /// The running server.

@@ -1,6 +1,7 @@
 //! The cores of a model version: threads that are started, served and ended together.
 
 mod deferred_wakes;
+mod orders;
 pub(crate) mod plan;
 mod thread;
 
@@ -11,12 +12,14 @@ use conch_config::Scheduling;
 
 use crate::backend;
 use crate::backend::InstanceSpec;
+use crate::execution::cores::orders::{CoreOrder, OrderSender, order_channel};
 pub use crate::execution::cores::plan::{InstancePlan, instance_counts};
 pub(crate) use crate::execution::cores::plan::{
     WorkerSpec, active_count, shares_core, worker_specs,
 };
 use crate::execution::cores::thread::{WorkerReady, WorkerStart, run, thread_name};
 use crate::execution::queue::ModelQueue;
+use crate::execution::seat::Seat;
 use crate::model::readiness::check::ReadinessCheck;
 use crate::model::readiness::probe_queue::ReadinessProber;
 use crate::threads::placement::Placement;
@@ -44,9 +47,8 @@ pub(crate) struct Workers {
 /// One thread and its instances.
 pub(crate) struct Core {
     pub(crate) thread: JoinHandle<()>,
-    /// The first order is to serve. Dropped to let a core go that does not serve, or has only
-    /// passive instances.
-    orders: mpsc::Sender<()>,
+    /// Dropped to let a core go that does not serve, or has only passive instances.
+    orders: OrderSender,
     pub(crate) specs: Vec<InstanceSpec>,
     /// Number among the cores that execute; none if all its instances are passive.
     pub(crate) index: Option<usize>,
@@ -62,10 +64,11 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    /// Lets it take batches.
+    /// Lets it take batches, unless its instances are passive.
     pub(crate) fn serve(&self) {
-        // Failure: it has ended, which is told when it is joined.
-        let _ = self.orders.send(());
+        if self.index.is_some() {
+            self.orders.send(CoreOrder::Serve);
+        }
     }
 
     /// Waits until it has ended; it has been told to.
@@ -158,10 +161,12 @@ pub(crate) fn make_cores(
     };
     progress.reach(format_args!("0 of {total_count} instances are ready"));
     for worker_spec in worker_specs {
-        let (ready_sender, ready) = mpsc::channel();
-        let (orders, ordered) = mpsc::channel();
+        // With a place for the one message: sending it allocates nothing.
+        let (ready_sender, ready) = mpsc::sync_channel(1);
+        let (orders, ordered) = order_channel();
         let (specs, index) = (worker_spec.specs.clone(), worker_spec.index);
         let name = specs.first().map_or("", |spec| &spec.name);
+        let seat = index.map(|index| seat_of(index, &specs));
         let start = WorkerStart {
             version: Arc::clone(version),
             model: Arc::clone(model),
@@ -172,7 +177,7 @@ pub(crate) fn make_cores(
         let queue = Arc::clone(queue);
         let thread = std::thread::Builder::new()
             .name(thread_name(name))
-            .spawn(move || run(start, worker_spec, &queue, &ready_sender, &ordered))
+            .spawn(move || run(start, worker_spec, seat, &queue, &ready_sender, &ordered))
             .map_err(|error| {
                 Error::internal(format!(
                     "failed to start a thread for instance '{name}': {error}"
@@ -207,6 +212,12 @@ pub(crate) fn make_cores(
             Err(error)
         }
     }
+}
+
+/// A seat that the core furnishes. Made here, so that its thread need not.
+fn seat_of(core: usize, specs: &[InstanceSpec]) -> Arc<Seat> {
+    let names = specs.iter().map(|spec| spec.name.as_str().into());
+    Arc::new(Seat::new(core, names.collect()))
 }
 
 impl Workers {

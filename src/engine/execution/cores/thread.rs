@@ -10,6 +10,7 @@ use conch_sync::{SPIN_MAX_NS, Spin};
 
 use crate::backend::{self, Instance, InstanceSpec};
 use crate::execution::cores::deferred_wakes::DeferredWakes;
+use crate::execution::cores::orders::{CoreOrder, OrderReceiver};
 use crate::execution::cores::plan::{WorkerSpec, overlaps};
 use crate::execution::queue::{ModelQueue, Turn};
 use crate::execution::rate_limiter::ResourceHandle;
@@ -37,13 +38,14 @@ pub(super) struct WorkerStart {
     pub(super) device_cores: Arc<DeviceCores>,
 }
 
-/// The life of a core thread.
+/// The life of a core thread. It has a `seat` unless its instances are passive.
 pub(super) fn run(
     start: WorkerStart,
     worker_spec: WorkerSpec,
+    seat: Option<Arc<Seat>>,
     queue: &Arc<ModelQueue>,
-    ready: &mpsc::Sender<WorkerReady>,
-    ordered: &mpsc::Receiver<()>,
+    ready: &mpsc::SyncSender<WorkerReady>,
+    ordered: &OrderReceiver,
 ) {
     let WorkerSpec {
         specs,
@@ -62,10 +64,11 @@ pub(super) fn run(
         let _ = ready.send(Err(error));
         return;
     }
+    let driver = StreamDriver::of(&start, specs.first());
     let mut instances: Vec<CoreInstance> = Vec::with_capacity(specs.len());
-    for (place, spec) in specs.iter().enumerate() {
+    for (place, spec) in specs.into_iter().enumerate() {
         let resources = resource_handles.get_mut(place);
-        let wrap = |created| CoreInstance::new(created, &spec.name, queue, placement.spins);
+        let wrap = |created, name: &str| CoreInstance::new(created, name, queue, placement.spins);
         if let Err(error) = start.create(spec, wrap, resources, &mut instances) {
             drop_instances(instances);
             // Failure: the starter is gone, and with it the interest.
@@ -80,13 +83,12 @@ pub(super) fn run(
         let (version, slots) = (&start.version, &queue.growable_slots);
         SequenceInputs::new(version, core, instances.len(), device_id, slots)
     });
-    let driver = StreamDriver::of(&start, specs.first());
     // The samples' bytes are needed no more.
     drop(start);
     conch_memory::unused::give_to_threads();
-    match index {
-        Some(index) if ordered.recv().is_ok() => {
-            let worker = queue.worker(index, Spin::up_to(spin_max_ns));
+    match (seat, ordered.wait()) {
+        (Some(seat), CoreOrder::Serve) => {
+            let worker = queue.worker(seat.core(), Spin::up_to(spin_max_ns));
             match core_instances(instances, queue, &resource_handles) {
                 CoreInstances::Streams(streams) => {
                     let core = StreamCore::new(queue, worker, streams, sequence_inputs);
@@ -94,8 +96,7 @@ pub(super) fn run(
                     instances = streams.into_iter().map(CoreInstance::stream).collect();
                 }
                 CoreInstances::Blocking(blocking) => {
-                    let names = specs.iter().map(|spec| spec.name.as_str().into());
-                    let seat = Arc::new(Seat::new(index, blocking, names.collect()));
+                    seat.furnish(blocking);
                     let resources = &mut resource_handles;
                     serve_at_seat(queue, worker, &seat, resources, sequence_inputs, gives_way);
                     let mut pending = PendingResponses::default();
@@ -104,41 +105,47 @@ pub(super) fn run(
                 }
             }
         }
-        // Others were made beside a failure.
-        Some(_) => {}
-        // Passive: kept, never asked.
-        None => while ordered.recv().is_ok() {},
+        // Passive: kept, never asked. Or others were made beside a failure.
+        (_, CoreOrder::Serve | CoreOrder::Leave) => {}
     }
     drop_instances(instances);
 }
 
 /// Who drives instances that keep batches in flight.
-struct StreamDriver {
-    device_cores: Arc<DeviceCores>,
-    placement: Placement,
-    /// The GPU whose core drives them; none of instances without one, which this thread drives.
-    key: Option<DeviceKey>,
+enum StreamDriver {
+    /// This thread: they have no GPU.
+    Own,
+    /// The core of their GPU.
+    Device {
+        device_cores: Arc<DeviceCores>,
+        placement: Placement,
+        key: DeviceKey,
+    },
 }
 
 impl StreamDriver {
     /// For instances like `spec`.
     fn of(start: &WorkerStart, spec: Option<&InstanceSpec>) -> StreamDriver {
         let on_gpu = spec.filter(|spec| spec.kind == DeviceKey::KIND);
-        StreamDriver {
+        on_gpu.map_or(StreamDriver::Own, |spec| StreamDriver::Device {
             device_cores: Arc::clone(&start.device_cores),
             placement: start.placement.clone(),
-            key: on_gpu.map(|spec| DeviceKey {
+            key: DeviceKey {
                 device_id: spec.device_id,
                 host_policy: spec.host_policy.clone(),
-            }),
-        }
+            },
+        })
     }
 
     /// Blocks until nothing is in flight, and nothing will be.
     fn drive(&self, core: StreamCore, spin: Spin) -> Vec<StreamInstance> {
-        match &self.key {
-            Some(key) => self.device_cores.drive(key, &self.placement, core),
-            None => core.serve(spin),
+        match self {
+            StreamDriver::Own => core.serve(spin),
+            StreamDriver::Device {
+                device_cores,
+                placement,
+                key,
+            } => device_cores.drive(key, placement, core),
         }
     }
 }
@@ -235,8 +242,8 @@ impl WorkerStart {
     /// Makes an instance and warms it up.
     fn create(
         &self,
-        spec: &InstanceSpec,
-        wrap: impl FnOnce(Box<dyn Instance>) -> CoreInstance,
+        spec: InstanceSpec,
+        wrap: impl FnOnce(Box<dyn Instance>, &str) -> CoreInstance,
         mut resources: Option<&mut ResourceHandle>,
         instances: &mut Vec<CoreInstance>,
     ) -> Result<(), Error> {
@@ -250,16 +257,17 @@ impl WorkerStart {
             }
             self.version.statistics.open_device(spec.device_id);
         }
+        let (name, is_passive) = (spec.name.clone(), spec.is_passive);
         let created = catch_unwind(AssertUnwindSafe(|| {
-            Arc::clone(&self.model).create_instance(spec.clone())
+            Arc::clone(&self.model).create_instance(spec)
         }));
         let created = created.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
-        let mut instance = wrap(created);
-        let warmed_up = if spec.is_passive {
+        let mut instance = wrap(created, &name);
+        let warmed_up = if is_passive {
             Ok(())
         } else {
             let mut pending = PendingResponses::default();
-            self.warm_up.run(&self.version, &spec.name, |batch| {
+            self.warm_up.run(&self.version, &name, |batch| {
                 if let Some(resources) = &mut resources {
                     resources.acquire();
                 }
@@ -300,7 +308,7 @@ fn serve_at_seat(
         wakes,
     );
     queue.usage.close_seat(seat);
-    queue.close_seat(seat);
+    seat.close();
 }
 
 /// Executes batches until the queue is closed and drained, or lets this core go. Several instances

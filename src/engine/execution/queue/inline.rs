@@ -39,10 +39,10 @@ impl ModelQueue {
         if is_immediate
             && policy != InlinePolicy::Never
             && !self.has_strategy
-            && self.inline_seat.load().is_none()
+            && self.inline_seats.open().is_none()
             && seat.takes_inline(is_wanted && self.is_on_cpu())
         {
-            self.inline_seat.store(Some(Arc::clone(seat)));
+            self.inline_seats.add(seat);
         }
     }
 
@@ -51,22 +51,10 @@ impl ModelQueue {
         groups.iter().all(|group| group.kind == InstanceKind::Cpu)
     }
 
-    /// The core of `seat` is about to end.
-    pub(crate) fn close_seat(&self, seat: &Arc<Seat>) {
-        let is_it = |open: &Option<Arc<Seat>>| {
-            let open = open.as_ref();
-            open.is_some_and(|open| Arc::ptr_eq(open, seat))
-        };
-        if is_it(&self.inline_seat.load()) {
-            self.inline_seat.store(None);
-        }
-    }
-
     /// This queue, if a batch can be executed inline now, and is likely to take no longer than
     /// `duration`.
     pub(crate) fn inline(&self, duration: InlineDuration) -> Option<Arc<dyn InlineQueue>> {
-        let seat = self.inline_seat.load();
-        let open = seat.as_ref()?;
+        let open = self.inline_seats.open()?;
         // A core that is awake and executes nothing may be faster: then nothing is lost. Left with
         // all requests of a submitter that shares its CPU, it would not come to its end. Where the
         // core is idle and the seat is busy, this thread may be the one that executes there.
@@ -98,11 +86,8 @@ impl InlineQueue for ModelQueue {
         if !self.pool.has_work() {
             return None;
         }
-        let seat = self.inline_seat.load_full();
-        let Some((seat, mut state)) = seat
-            .as_ref()
-            .and_then(|seat| Some((seat, seat.try_enter()?)))
-        else {
+        let seat = self.inline_seats.open();
+        let Some((seat, mut state)) = seat.and_then(|seat| Some((seat, seat.try_enter()?))) else {
             self.leave_to_core();
             return None;
         };

@@ -3,6 +3,7 @@
 pub mod draining;
 mod hand_over;
 mod inline;
+mod inline_seats;
 mod streams;
 mod submit;
 
@@ -10,7 +11,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use arc_swap::ArcSwapOption;
 use conch_log::LogLimiter;
 use conch_scheduler::{
     BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
@@ -27,6 +27,7 @@ use crate::execution::batch_policy::BatchStrategyAdapter;
 use crate::execution::instance_usage::UsageGauges;
 use crate::execution::queue::draining::DrainingVersions;
 use crate::execution::queue::inline::FIRST_REFUSALS;
+use crate::execution::queue::inline_seats::InlineSeats;
 pub(crate) use crate::execution::queue::streams::StreamTurn;
 use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::seat::Seat;
@@ -80,7 +81,7 @@ pub struct ModelQueue {
     /// Who executes, for the metrics.
     pub(crate) usage: Arc<UsageGauges>,
     /// Where threads that submit may execute.
-    inline_seat: ArcSwapOption<Seat>,
+    inline_seats: InlineSeats,
     inline_backoff: TrialBackoff,
     /// Of offers for brief executions.
     brief_backoff: TrialBackoff,
@@ -147,7 +148,7 @@ impl ModelQueue {
         {
             returns.resize_with(core_count_max, Inbox::default);
         }
-        let usage = Arc::<UsageGauges>::default();
+        let usage = Arc::new(UsageGauges::for_cores(instance_counts.len()));
         usage.note_slots(&scheduler);
         let pool = WorkerPool::with_addressed_workers(scheduler, core_count_max);
         Ok(Arc::new_cyclic(|own| ModelQueue {
@@ -164,7 +165,7 @@ impl ModelQueue {
             config: Arc::clone(config),
             has_strategy,
             usage,
-            inline_seat: ArcSwapOption::empty(),
+            inline_seats: InlineSeats::default(),
             inline_backoff: TrialBackoff::skipping(FIRST_REFUSALS),
             brief_backoff: TrialBackoff::skipping(0),
             short_backoff: TrialBackoff::skipping(0),
