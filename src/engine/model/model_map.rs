@@ -8,15 +8,17 @@ use std::sync::Arc;
 
 const BUCKET_COUNT: usize = 64;
 
+type NameBucket<V> = HashMap<Arc<str>, V>;
+
 /// From a name to what has it.
 #[derive(Clone, Debug)]
 pub(super) struct ModelMap<V> {
-    buckets: Box<[Arc<HashMap<Arc<str>, V>>; BUCKET_COUNT]>,
+    buckets: Box<[Arc<NameBucket<V>>; BUCKET_COUNT]>,
 }
 
 impl<V> Default for ModelMap<V> {
     fn default() -> Self {
-        let empty = Arc::new(HashMap::new());
+        let empty = Arc::new(NameBucket::new());
         ModelMap {
             buckets: Box::new(std::array::from_fn(|_| Arc::clone(&empty))),
         }

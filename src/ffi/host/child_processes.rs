@@ -11,6 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use conch_engine::{Error, ReadinessCheck};
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 /// The child processes of one thread. Asked on the readiness prober's thread; reads `/proc`.
 pub(super) struct ChildProcesses {
@@ -24,8 +26,9 @@ impl ChildProcesses {
     /// Of the calling thread, which is the instance's. None if it has no child process, or the
     /// kernel does not list them.
     pub(super) fn of_this_thread(instance: &str) -> Option<ChildProcesses> {
-        // Nearly none has any, and there may be many threads.
-        if live_count(Path::new("/proc/thread-self/children"))? == 0 {
+        // Nearly no process has any, and it may have many threads.
+        let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if matches!(waitid(WaitId::All, looks), Err(Errno::CHILD)) {
             return None;
         }
         let thread = fs::read_link("/proc/thread-self").ok()?;

@@ -1,6 +1,6 @@
-"""What a request costs, counted. At the C boundary: instructions and allocations of one round trip (Execute of the identity backend on one
-request, with all its calls into the server), by the difference of runs of different length. On the wire: how often the server's threads
-slept, and how many system calls move a large tensor."""
+"""What a request and a model cost, counted. At the C boundary: instructions and allocations of one round trip (Execute of the identity
+backend on one request, with all its calls into the server), by the difference of runs of different length. On the wire: how often the
+server's threads slept, and how many system calls move a large tensor. Of a model: its memory."""
 
 import itertools
 import json
@@ -21,6 +21,7 @@ import server as servers
 import wire
 from case import conch_only, needs_library
 from repository import Repository, identity
+from waiting import until
 
 ENSEMBLE = """platform: "ensemble"
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
@@ -252,6 +253,25 @@ class Wire(unittest.TestCase):
         # One frame at a time it is 37 frames each way, each received in two parts. How many it takes depends on what is there each time.
         self.assertTrue(1 <= received <= 20, calls)
         self.assertTrue(1 <= sent <= 12, calls)
+
+
+@conch_only
+@needs_library("identity")
+class Memory(unittest.TestCase):
+    COUNT = 100
+
+    def assert_resident(self, count, bytes_max):
+        """A server with so many models holds no more once it rests: what its start has freed is given back when it is ready."""
+        repository = Repository()
+        for number in range(count):
+            repository.model(f"model_{number}", identity())
+        with repository, servers.Server(repository) as server:
+            until(server.resident_bytes, f"at most {bytes_max} bytes for {count} models", accept=lambda value: value <= bytes_max)
+
+    def test_models(self):
+        """Each has a thread, which keeps two pages of memory for every size that it has ever asked for."""
+        self.assert_resident(1, 12_000_000)
+        self.assert_resident(self.COUNT, 12_000_000 + self.COUNT * 90_000)
 
 
 if __name__ == "__main__":
