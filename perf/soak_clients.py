@@ -3,11 +3,13 @@ latencies, and a model that is loaded anew again and again."""
 
 import collections
 import re
+import subprocess
 import threading
 import time
 
 import chaos_clients
 import region
+import server as servers
 from bodies import grpc_binary, grpc_region, http_binary, http_json, http_region, tensor
 from loading import Load
 from repository import identity
@@ -30,6 +32,8 @@ CASES = [
     Case("http 600 KB shm", "http", http_region(LARGE, *PLACES["http"]), "measured", 20, 2),
     Case("grpc 600 KB shm", "grpc", grpc_region(LARGE, *PLACES["grpc"], b"measured"), "measured", 20, 2),
 ]
+# The same bytes, answered by a server that knows nothing of models and changes nothing over time: what becomes slower there, the machine slows.
+BARE = Case("bare server", "http", http_binary(16), "measured", 200, 8)
 # Models that are loaded anew while they are asked: by clients that check, by `load`.
 RENEWED = ("storm", "renewed")
 CHECKS_PER_SECOND = 8
@@ -113,6 +117,21 @@ class Measuring(threading.Thread):
                 self.windows.append((at, row))
                 if row["failed"]:
                     self.tally.note(self.tally.wrong, self.case.name, f"{row['failed']} failed: {row['reasons']}")
+
+
+class BareServer:
+    """The floor server of bench/, behind the part of a server's interface that `Measuring` needs."""
+
+    def __init__(self, prefix):
+        self.process = subprocess.Popen([*prefix, str(servers.built("floor-http"))], stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+
+    def address(self, _protocol):
+        return f"127.0.0.1:{self.port}"
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
 
 
 class SharedRegion:

@@ -206,9 +206,7 @@ fn run(arguments: Arguments, models: &[StandaloneModel]) -> Result<(), StartFail
         upgrade::take_over(handover);
     }
     examples::print(&server, frontend.addresses(), &restrictions, models);
-    // What the start needed: this thread does nothing from here on.
-    unused::give_to_system();
-    program_code::unmap();
+    give_back();
     let replacement = wait_for_end(&watch, &frontend, &upgrade);
     drop(poller);
     let ended = match replacement {
@@ -245,6 +243,12 @@ fn start_network(network: FrontendOptions, server: &Arc<Server>) -> Result<Front
             Err(error) => format!("{} ({error})", failure.message).into(),
         }
     })
+}
+
+/// What the start needed goes to the system: the main thread does nothing from here on.
+fn give_back() {
+    unused::give_to_system();
+    program_code::unmap();
 }
 
 /// Blocks until the server is to end: by a signal, or because the process with this number serves

@@ -13,7 +13,6 @@ use super::files::OverrideFiles;
 use super::load_plan::LoadPlan;
 use super::locks::LocksClosed;
 use super::table::LoadFailure;
-use super::thread::for_each;
 use super::{Lifecycle, source, stopping};
 use crate::load_overrides::Overrides;
 use crate::options::ControlMode;
@@ -287,12 +286,12 @@ impl Lifecycle {
                 None => {}
             }
         });
-        let thread_count = self.permits.thread_count;
         let arrived = found.iter().zip(arrivals);
         let arrived = arrived.filter(|(_, arrival)| !matches!(arrival, Ok(None)));
-        for_each(arrived, thread_count, "poll", |((id, _), arrival)| {
-            plan(id, arrival).into_iter().for_each(postpone);
-        });
+        self.loader_threads("poll")
+            .for_each(arrived, |((id, _), arrival)| {
+                plan(id, arrival).into_iter().for_each(postpone);
+            });
         self.bring_up_in_order(
             plans.into_inner().unwrap_or_else(PoisonError::into_inner),
             changed.into_inner().unwrap_or_else(PoisonError::into_inner),

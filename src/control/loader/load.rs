@@ -1,10 +1,9 @@
 //! Bringing versions up: all of a model, or none.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use conch_config::{ModelConfig, Scheduling};
@@ -23,7 +22,6 @@ use super::instances::{instance_plan, instance_specs};
 use super::load_plan::LoadPlan;
 use super::loaded::{Instances, Loaded};
 use super::table::{LoadFailure, ModelEntry, Unloading, VersionSlot};
-use super::thread::next;
 use super::version_change::VersionChange;
 use super::{Lifecycle, revise};
 use crate::repository::model_directory::choose_versions;
@@ -49,7 +47,7 @@ impl Lifecycle {
     pub(super) fn bring_up(&self, plans: Vec<LoadPlan>) -> Vec<(ModelId, Error)> {
         let (plans, failures) = self.assemble(plans);
         let failures = Mutex::new(failures);
-        let mut jobs = VecDeque::new();
+        let mut jobs = Vec::new();
         let mut shown = Vec::new();
         for plan in plans {
             let candidate = &plan.candidate;
@@ -80,15 +78,12 @@ impl Lifecycle {
             });
             for version in &loading.versions {
                 log::info!("loading: {}:{version}", loading.plan.id);
-                jobs.push_back((Arc::clone(&loading), *version));
+                jobs.push((Arc::clone(&loading), *version));
             }
         }
         self.publish_loading(&shown);
-        let thread_count = self.permits.thread_count.min(jobs.len());
-        let jobs = Mutex::new(jobs);
-        let loader = &self.placement.loader;
-        let work = || {
-            while let Some((loading, version)) = next(&jobs) {
+        self.loader_threads("load")
+            .for_each(jobs, |(loading, version)| {
                 let outcome = self.permits.run(|| match self.is_ending() {
                     true => Err(super::stopping()),
                     false => self.load_with_retries(&loading, version),
@@ -96,31 +91,7 @@ impl Lifecycle {
                 if let Some(error) = self.conclude(&loading, version, outcome) {
                     push(&failures, (loading.plan.id.clone(), error));
                 }
-            }
-        };
-        let work_as_loader = || {
-            loader.apply();
-            work();
-        };
-        // This thread is one of them, unless it may not become a loader.
-        let first = usize::from(!loader.needs_own_threads());
-        thread::scope(|scope| {
-            let mut started_count = 0;
-            for index in first..thread_count {
-                let started = thread::Builder::new()
-                    .name(format!("load-{index}"))
-                    .spawn_scoped(scope, work_as_loader);
-                if let Err(cause) = started {
-                    log::warning!("loading with fewer threads than asked for: {cause}");
-                    break;
-                }
-                started_count += 1;
-            }
-            // The work is done even if no other could be started.
-            if started_count < thread_count {
-                work();
-            }
-        });
+            });
         failures
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)

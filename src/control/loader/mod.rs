@@ -72,6 +72,7 @@ use overdue_loads::OverdueLoads;
 use remote_copies::RemoteCopies;
 pub(crate) use table::LoadFailure;
 use table::ModelTable;
+use thread::LoaderThreads;
 
 /// The models of a server, whatever their state.
 pub(crate) struct Lifecycle {
@@ -204,6 +205,15 @@ impl Lifecycle {
 
     fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed) || self.options.stop_request.load(Ordering::Relaxed)
+    }
+
+    /// Those that work on models, called `name`.
+    fn loader_threads(&self, name: &'static str) -> LoaderThreads<'_> {
+        LoaderThreads {
+            count_max: self.permits.thread_count,
+            name,
+            placement: &self.placement.loader,
+        }
     }
 
     /// See [`ModelTable::is_all_ready`].
