@@ -335,7 +335,7 @@ impl ModelTable {
             .store(unready.is_empty(), Ordering::Release);
     }
 
-    /// After a change of one model that the data plane does not see.
+    /// [`ModelTable::note_readiness`] after a change of one model.
     pub(super) fn note_readiness_of(&self, models: &ModelEntries, id: &ModelId) {
         let mut unready = self.unready();
         if models.get(id).is_none_or(|entry| self.is_fit(entry)) {

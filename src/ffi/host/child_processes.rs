@@ -26,9 +26,11 @@ impl ChildProcesses {
     /// Of the calling thread, which is the instance's. None if it has no child process, or the
     /// kernel does not list them.
     pub(super) fn of_this_thread(instance: &str) -> Option<ChildProcesses> {
-        // Nearly no process has any, and it may have many threads.
-        let looks = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if matches!(waitid(WaitId::All, looks), Err(Errno::CHILD)) {
+        // Nearly no process has any, and it may have many threads. Of all kinds: also one whose
+        // end sends no SIGCHLD.
+        let all_kinds = WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if matches!(waitid(WaitId::All, look | all_kinds), Err(Errno::CHILD)) {
             return None;
         }
         let thread = fs::read_link("/proc/thread-self").ok()?;

@@ -24,8 +24,9 @@ pub(crate) struct ServerHandle {
     tag: HandleTag<abi::TRITONSERVER_Server>,
     id: String,
     host_policies: HostPolicies,
-    /// What backends are told of them, by name: made once, for instances are many.
-    policy_documents: Mutex<BTreeMap<String, Arc<JsonMessage>>>,
+    /// What the instances that live were told of them, by name: shared, for instances are many, and
+    /// not kept beyond them, for clients may name whatever policies they like.
+    policy_documents: Mutex<BTreeMap<String, Weak<JsonMessage>>>,
     server: OnceLock<Weak<Server>>,
     exit_timeout_secs: AtomicU64,
     /// If an embedder made the server: until it is deleted.
@@ -73,9 +74,10 @@ impl ServerHandle {
     pub(crate) fn host_policy(&self, policy: &str) -> Arc<JsonMessage> {
         let documents = self.policy_documents.lock();
         let mut documents = documents.unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = documents.get(policy) {
-            return Arc::clone(known);
+        if let Some(known) = documents.get(policy).and_then(Weak::upgrade) {
+            return known;
         }
+        documents.retain(|_, document| document.strong_count() > 0);
         let settings: serde_json::Map<_, _> = self
             .host_policies
             .settings(policy)
@@ -83,7 +85,7 @@ impl ServerHandle {
             .collect();
         let text = serde_json::json!({ policy: settings }).to_string();
         let document = Arc::new(JsonMessage::new(text));
-        documents.insert(policy.to_owned(), Arc::clone(&document));
+        documents.insert(policy.to_owned(), Arc::downgrade(&document));
         document
     }
 
@@ -123,5 +125,27 @@ impl ServerHandle {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<EmbeddedServer>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_told_alike_and_forgotten_with_its_instances() {
+        let mut policies = HostPolicies::default();
+        policies.set("set", "numa-node", "0").unwrap();
+        let server = ServerHandle::new("s".to_owned(), policies);
+        let set = server.host_policy("set");
+        assert_eq!(set.as_str().unwrap(), r#"{"set":{"numa-node":"0"}}"#);
+        assert!(Arc::ptr_eq(&set, &server.host_policy("set")));
+        for number in 0..100 {
+            let name = format!("p\"{number}");
+            let text = server.host_policy(&name).as_str().unwrap().to_owned();
+            assert_eq!(text, format!(r#"{{"p\"{number}":{{}}}}"#));
+        }
+        // The one that lives, and the last.
+        assert_eq!(server.policy_documents.lock().unwrap().len(), 2);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use conch_engine::testing::{Directory, until};
 use conch_engine::{Backend, BackendHost, BackendSpec, Error};
@@ -13,7 +14,7 @@ use crate::options::{ControlMode, EngineOptions};
 use crate::{AgentAction, AgentContext, AgentHost, AgentModel, PluginHost, Server};
 
 /// Agents that write down what they hear. What a parameter says, they do: `refuse` an action,
-/// `move` the model.
+/// `move` the model; `slow` ones take a while to come.
 #[derive(Default)]
 struct Agents {
     heard: Arc<Mutex<Vec<String>>>,
@@ -47,6 +48,9 @@ impl AgentHost for Agents {
         let leaf = context.location.file_name().unwrap().to_string_lossy();
         let seen = format!("{name} sees {leaf} of {}", context.config.max_batch_size);
         self.heard.lock().unwrap().push(seen);
+        if find("slow").is_some() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         Ok(Arc::new(Agent {
             name: name.to_owned(),
             heard: Arc::clone(&self.heard),
@@ -103,12 +107,16 @@ struct Bed {
 
 impl Bed {
     fn new(fill: impl FnOnce(&Directory)) -> Bed {
+        Bed::in_mode(ControlMode::Explicit, fill)
+    }
+
+    fn in_mode(model_control_mode: ControlMode, fill: impl FnOnce(&Directory)) -> Bed {
         let directory = Directory::new();
         directory.folder("r");
         fill(&directory);
         let host = Arc::new(WithAgents::default());
         let options = EngineOptions {
-            model_control_mode: ControlMode::Explicit,
+            model_control_mode,
             ..options(&directory, &["r"])
         };
         let server = Server::start(options, Arc::clone(&host) as Arc<dyn PluginHost>).unwrap();
@@ -144,6 +152,26 @@ fn agents(list: &[(&str, &[(&str, &str)])]) -> String {
     };
     let agents: Vec<String> = list.iter().map(agent).collect();
     format!("model_repository_agents {{ {} }}", agents.join(" "))
+}
+
+#[test]
+fn agents_prepare_one_model_after_the_other_as_a_server_starts() {
+    let bed = Bed::in_mode(ControlMode::None, |directory| {
+        let chain = agents(&[("one", &[("slow", "yes")])]);
+        for number in 0..8 {
+            directory.model("r", &format!("m{number}"), &["1"], &chain);
+        }
+    });
+    let heard = bed.heard(24);
+    let prepared: Vec<&String> = heard
+        .iter()
+        .filter(|line| *line != "one LoadComplete")
+        .collect();
+    assert_eq!(prepared.len(), 16, "{heard:?}");
+    for pair in prepared.chunks(2) {
+        assert!(pair[0].starts_with("one sees m"), "{heard:?}");
+        assert_eq!(pair[1], "one Load", "{heard:?}");
+    }
 }
 
 #[test]
