@@ -11,6 +11,13 @@ use crate::{ALIGNMENT_BYTES, OutOfMemory};
 /// From this capacity on, memory comes from the [`Arena`]: zero pages cost nothing until touched.
 pub(crate) const MAPPED_FROM_BYTES: usize = 64 << 10;
 
+/// Memory of the allocator up to this capacity has [`FRONT_BYTES`] more in front of it. Beyond, an
+/// allocation costs little beside what is done with the bytes.
+const FRONT_CAPACITY_MAX: usize = 2 << 10;
+/// Room in front of small memory for what is kept of it while views share it; see
+/// [`crate::shared_block`].
+pub(crate) const FRONT_BYTES: usize = 2 * ALIGNMENT_BYTES;
+
 static ARENA: Arena = Arena::new();
 
 /// Raw aligned memory, all of it initialised; freed on drop.
@@ -58,9 +65,11 @@ impl AlignedMemory {
     /// Less than [`MAPPED_FROM_BYTES`], and at least 1.
     pub(crate) fn of_allocator(capacity: usize) -> Option<AlignedMemory> {
         // SAFETY: the layout has non-zero size.
-        let base = unsafe { alloc_zeroed(AlignedMemory::layout(capacity)) };
+        let start = unsafe { alloc_zeroed(AlignedMemory::layout(capacity)) };
+        // SAFETY: inside what was allocated, by its layout.
+        let base = unsafe { NonNull::new(start)?.add(AlignedMemory::front_bytes(capacity)) };
         Some(AlignedMemory {
-            base: NonNull::new(base)?,
+            base,
             capacity,
             origin: Origin::Allocator,
         })
@@ -96,6 +105,10 @@ impl AlignedMemory {
         self.base.as_ptr()
     }
 
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Overwrites the first `bytes` bytes, or all if there are fewer.
     pub(crate) fn zero(&mut self, bytes: usize) {
         let bytes = bytes.min(self.capacity);
@@ -103,9 +116,28 @@ impl AlignedMemory {
         unsafe { std::ptr::write_bytes(self.base.as_ptr(), 0, bytes) };
     }
 
+    /// Of an allocation for so many bytes and what lies in front of them.
     pub(crate) fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, ALIGNMENT_BYTES)
+        let bytes = AlignedMemory::front_bytes(capacity) + capacity;
+        Layout::from_size_align(bytes, ALIGNMENT_BYTES)
             .expect("capacities are far below isize::MAX")
+    }
+
+    fn front_bytes(capacity: usize) -> usize {
+        if capacity <= FRONT_CAPACITY_MAX {
+            FRONT_BYTES
+        } else {
+            0
+        }
+    }
+
+    /// [`FRONT_BYTES`] in front of the first byte, aligned as that is, which belong to this memory
+    /// and hold nothing of it; none if it is large or not the allocator's.
+    pub(crate) fn front(&self) -> Option<NonNull<u8>> {
+        let is_there =
+            matches!(self.origin, Origin::Allocator) && self.capacity <= FRONT_CAPACITY_MAX;
+        // SAFETY: the allocation begins there, by `of_allocator`.
+        is_there.then(|| unsafe { self.base.sub(FRONT_BYTES) })
     }
 
     /// Raises the capacity; the first `used` bytes stay.
@@ -136,9 +168,10 @@ impl Drop for AlignedMemory {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.origin, Origin::Allocator) {
             Origin::Arena(place) => ARENA.free(Extent::at(self.base, place)),
-            // SAFETY: allocated in `try_zeroed` with the same layout.
+            // SAFETY: allocated in `of_allocator` with the same layout, so much before the base.
             Origin::Allocator => unsafe {
-                dealloc(self.base.as_ptr(), AlignedMemory::layout(self.capacity));
+                let start = self.base.sub(AlignedMemory::front_bytes(self.capacity));
+                dealloc(start.as_ptr(), AlignedMemory::layout(self.capacity));
             },
             Origin::Pinned(lender) => drop(lender),
         }

@@ -7,6 +7,7 @@
 //! whoever raises `len` has written them.
 
 use std::alloc::handle_alloc_error;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::aligned_memory::{AlignedMemory, MAPPED_FROM_BYTES};
@@ -87,6 +88,11 @@ impl Block {
 
     pub fn capacity(&self) -> usize {
         self.memory().capacity()
+    }
+
+    /// See [`AlignedMemory::front`].
+    pub(crate) fn front(&self) -> Option<NonNull<u8>> {
+        self.memory().front()
     }
 
     pub fn len(&self) -> usize {
@@ -201,7 +207,11 @@ impl Block {
     }
 
     pub fn as_ptr(&self) -> *const u8 {
-        self.memory().as_ptr()
+        self.base().as_ptr()
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.memory().base()
     }
 }
 

@@ -32,6 +32,7 @@ mod runs;
 mod scarcity;
 mod share;
 mod shared;
+mod shared_block;
 mod total;
 pub mod unused;
 mod view;

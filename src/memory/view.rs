@@ -9,6 +9,7 @@ use std::io::IoSlice;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::shared_block::SharedBlock;
 use crate::{Block, Charge, MemoryPlace, OutOfMemory};
 
 /// `len` bytes at an address that stays valid while the view lives. Cloning shares the owner; no
@@ -19,7 +20,23 @@ pub struct ByteView {
     len: usize,
     place: MemoryPlace,
     writers: Writers,
-    owner: Option<Arc<dyn Any + Send + Sync>>,
+    owner: ViewOwner,
+}
+
+/// What keeps the bytes of a view alive. As small as a pointer to anything is.
+#[derive(Clone)]
+enum ViewOwner {
+    /// A small block; none: nothing has to.
+    Block(Option<SharedBlock>),
+    Other(Arc<dyn Any + Send + Sync>),
+}
+
+const _: () = assert!(size_of::<ViewOwner>() == size_of::<Arc<dyn Any>>());
+
+impl From<Option<Arc<dyn Any + Send + Sync>>> for ViewOwner {
+    fn from(owner: Option<Arc<dyn Any + Send + Sync>>) -> ViewOwner {
+        owner.map_or(ViewOwner::Block(None), ViewOwner::Other)
+    }
 }
 
 /// What may change the bytes of a view while it lives.
@@ -46,7 +63,7 @@ impl ByteView {
             len: 0,
             place: MemoryPlace::CPU,
             writers: Writers::Nobody,
-            owner: None,
+            owner: ViewOwner::Block(None),
         }
     }
 
@@ -77,7 +94,7 @@ impl ByteView {
             len: bytes.len(),
             place: MemoryPlace::CPU,
             writers: Writers::Nobody,
-            owner: None,
+            owner: ViewOwner::Block(None),
         }
     }
 
@@ -99,7 +116,7 @@ impl ByteView {
             len,
             place,
             writers: Writers::Nobody,
-            owner,
+            owner: owner.into(),
         }
     }
 
@@ -119,7 +136,7 @@ impl ByteView {
             len,
             place,
             writers: Writers::Client,
-            owner: Some(owner),
+            owner: ViewOwner::Other(owner),
         }
     }
 
@@ -139,7 +156,7 @@ impl ByteView {
             len,
             place: MemoryPlace::CPU,
             writers: Writers::PlugIn,
-            owner: Some(owner),
+            owner: ViewOwner::Other(owner),
         }
     }
 
@@ -155,14 +172,15 @@ impl ByteView {
 
     /// The same bytes; `charge` is held for as long as they are used.
     pub fn with_charge(mut self, charge: Charge) -> ByteView {
-        self.owner = Some(Arc::new((self.owner.take(), charge)));
+        let owner = std::mem::replace(&mut self.owner, ViewOwner::Block(None));
+        self.owner = ViewOwner::Other(Arc::new((owner, charge)));
         self
     }
 
     /// Says of what the bytes are charged with that it waits for the server, see
     /// [`Charge::mark_complete`].
     pub fn mark_complete(&self) {
-        type Charged = (Option<Arc<dyn Any + Send + Sync>>, Charge);
+        type Charged = (ViewOwner, Charge);
         let Some(owner) = self.owner() else { return };
         let charge = match owner.downcast_ref::<Block>() {
             Some(block) => block.charge(),
@@ -179,7 +197,10 @@ impl ByteView {
 
     /// What keeps the bytes alive, as its maker knows it.
     pub fn owner(&self) -> Option<&(dyn Any + Send + Sync)> {
-        self.owner.as_deref()
+        match &self.owner {
+            ViewOwner::Block(block) => block.as_ref().map(|block| &**block as _),
+            ViewOwner::Other(owner) => Some(&**owner),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -236,19 +257,27 @@ impl ByteView {
 impl From<Block> for ByteView {
     /// Freezes a block: its readable bytes become shared.
     fn from(block: Block) -> ByteView {
-        ByteView::from(Arc::new(block))
+        ByteView {
+            base: block.base(),
+            len: block.len(),
+            place: block.place(),
+            writers: Writers::Nobody,
+            owner: match SharedBlock::new(block) {
+                Ok(shared) => ViewOwner::Block(Some(shared)),
+                Err(block) => ViewOwner::Other(Arc::new(block)),
+            },
+        }
     }
 }
 
 impl From<Arc<Block>> for ByteView {
     fn from(block: Arc<Block>) -> ByteView {
-        let base = NonNull::new(block.as_ptr().cast_mut()).expect("blocks are never null");
         ByteView {
-            base,
+            base: block.base(),
             len: block.len(),
             place: block.place(),
             writers: Writers::Nobody,
-            owner: Some(block),
+            owner: ViewOwner::Other(block),
         }
     }
 }

@@ -1,6 +1,6 @@
 /* A library to preload under valgrind: a thread waits for its io_uring in poll(2) first. Valgrind before 3.21 takes io_uring_enter(2) for
    a call that does not block, and no other thread runs while one is in it.
-   cc -O2 -shared -fPIC -o poll_ring.so perf/poll_ring.c */
+   cc -O2 -shared -fPIC -o poll_ring.so tests/e2e/poll_ring.c */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/io_uring.h>
