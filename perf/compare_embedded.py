@@ -6,7 +6,7 @@ The program makes a request of FP32[1,16] anew each time, as an embedder does th
 request is that of all threads of the process, the program's own work included. Processes run on the given CPUs, and every round visits
 the libraries in turn.
 
-Needs a C compiler and the peers ($PEERS_DIR, default ~/.cache/peers)."""
+Needs a C compiler. The real Triton is taken from $PEERS_DIR (default ~/.cache/peers); without it the ratios are left out."""
 
 import argparse
 import contextlib
@@ -30,7 +30,7 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 parameters { key: "example_response_parameters" value { string_value: "false" } }
 """
 CALLERS = 'parameters { key: "CONCH_INLINE" value { string_value: "callers" } }\n'
-LIBRARIES = ("conch", "conch, callers execute", "triton")
+OWN = ("conch", "conch, callers execute")
 IN_FLIGHT = (1, 32)
 GOAL = 0.5
 
@@ -50,11 +50,18 @@ def start(name, options, repository):
     return Program([program(), library, repository, options.backends or servers.backend_directory()], options.cpus, environment)
 
 
-def measure(options, repository):
+def libraries():
+    if (servers.PEERS / "serverlib/libtritonserver.so").exists():
+        return (*OWN, "triton")
+    print("no real Triton here: its rows are left out", file=sys.stderr)
+    return OWN
+
+
+def measure(options, repository, libraries):
     """Of each library and number of requests in flight: nanoseconds per request (on the clock, of CPU, p50, p99), a row per round."""
     rows = {}
     with contextlib.ExitStack() as stack:
-        names = [(name, stack.enter_context(start(name, options, repository / ("callers" if "callers" in name else "plain")))) for name in LIBRARIES]
+        names = [(name, stack.enter_context(start(name, options, repository / ("callers" if "callers" in name else "plain")))) for name in libraries]
         for _, library in names:
             library.ask(32, 20_000)
         for index in range(options.rounds):
@@ -83,16 +90,17 @@ def main(words):
             version.mkdir(parents=True)
             (version.parent / "config.pbtxt").write_text(config)
         try:
-            rows = measure(options, pathlib.Path(directory))
+            names = libraries()
+            rows = measure(options, pathlib.Path(directory), names)
         except Refused as error:
             parser.exit(2, f"{error}\n")
     print("| in flight | library | requests/s | CPU us/request | p50 us | p99 us | CPU conch/Triton |\n|---|---|---|---|---|---|---|")
     missed = []
     for in_flight in IN_FLIGHT:
-        for name in LIBRARIES:
+        for name in names:
             wall, cpu, p50, p99 = (statistics.median(column) for column in zip(*rows[in_flight, name], strict=True))
             ratio = ""
-            if name != "triton":
+            if name in OWN and "triton" in names:
                 value = statistics.median(own[1] / other[1] for own, other in zip(rows[in_flight, name], rows[in_flight, "triton"], strict=True))
                 ratio = f"{value:.2f}"
                 if value > GOAL:

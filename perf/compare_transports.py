@@ -122,6 +122,9 @@ def measure(options):
                         rows[case[:2], target.transport, target.name].append((requests, cpu))
                         print(f"round {index + 1}/{options.rounds}  {case[0]} {case[1]:10} {target.transport:4} {target.name:7}"
                               f" {cpu * 1e6 / requests:8.1f} us CPU", file=sys.stderr)
+            for target in targets:
+                if target.name == "conch":
+                    target.server.terminate()
         finally:
             for target in targets:
                 target.server.kill()

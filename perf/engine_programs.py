@@ -82,8 +82,12 @@ class Program:
         raise Refused(f"{self.name} ended: {' '.join(self.process.stderr.read().strip().splitlines()[-3:])}")
 
     def close(self):
-        self.process.kill()
-        self.process.communicate()
+        """Ends it: by the end of its input, or at once where that takes long."""
+        try:
+            self.process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
 
     def __enter__(self):
         return self
