@@ -196,6 +196,7 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let options = Arc::new(options);
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
     let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);
+    let pool = Arc::clone(server.pool());
     let metrics = Arc::<FrontendMetrics>::default();
     let dashboard = start_dashboard(&options, &server, &metrics, &tracing)?;
     let context = ShardContext {
@@ -214,7 +215,7 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
     metrics.open(&links);
     let homes = shards.iter().map(|shard| shard.cpu).collect();
-    let watchdog = Watchdog::start(links.clone(), homes, &options, orders)?;
+    let watchdog = Watchdog::start(links.clone(), homes, &options, orders, pool)?;
     let mut acceptors = Vec::new();
     for (protocol, listener) in listeners {
         let limit = ConnectionLimit {

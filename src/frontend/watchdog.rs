@@ -7,6 +7,9 @@
 //!
 //! Each time it also looks how long the shard waited for its CPU, lets a shard that starves run
 //! elsewhere (see [`crate::starvation`]), and has new connections go to the others.
+//!
+//! Once per second it notes how many blocks the pool has free, and every ten seconds the pool lets
+//! go of some that nobody needed: that may take a millisecond, which no shard should.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,6 +20,7 @@ use std::time::Duration;
 
 use conch_engine::{Error, clock};
 use conch_log as log;
+use conch_memory::Pool;
 use conch_net::affinity;
 
 use crate::pressure::{LOOK_PERIOD, PressureOrders};
@@ -30,6 +34,10 @@ const PERIOD: Duration = LOOK_PERIOD;
 const PATIENCE: u32 = 10;
 /// Of so many heartbeats a quiet shard gets one.
 const QUIET_EVERY: u32 = 10;
+/// In so many rounds the pool is looked at once,
+const POOL_LOOK_EVERY: u32 = 10;
+/// and in so many it lets go of what was not needed.
+const POOL_TRIM_EVERY: u32 = 100;
 /// Three numbers below 2^64.
 const SCHEDSTAT_BYTES: usize = 80;
 
@@ -40,7 +48,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches the shards behind `links`, which are at home on `homes`.
+    /// Watches the shards behind `links`, which are at home on `homes`, and the blocks of `pool`.
     ///
     /// # Errors
     /// INTERNAL if the system gives no thread.
@@ -49,6 +57,7 @@ impl Watchdog {
         homes: Vec<usize>,
         options: &FrontendOptions,
         orders: Arc<PressureOrders>,
+        pool: Arc<Pool>,
     ) -> Result<Watchdog, Error> {
         let (stop, stopped) = channel::<()>();
         let mut rounds = WatchdogState {
@@ -69,6 +78,12 @@ impl Watchdog {
                     round = round.wrapping_add(1);
                     orders.begin_round(rounds.connection_count());
                     rounds.make(round);
+                    if round.is_multiple_of(POOL_LOOK_EVERY) {
+                        pool.note_free();
+                    }
+                    if round.is_multiple_of(POOL_TRIM_EVERY) {
+                        pool.trim();
+                    }
                 }
             })
             .map_err(|error| Error::internal(format!("cannot start the watchdog: {error}")))?;

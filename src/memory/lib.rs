@@ -18,6 +18,7 @@ mod arena;
 mod block;
 mod budget;
 pub mod fault;
+mod free_list;
 #[cfg(feature = "mimalloc")]
 mod mimalloc;
 mod place;

@@ -12,13 +12,12 @@
 //! A pool of pinned memory has a [`PinnedSource`]. Where that has no room, blocks are of ordinary
 //! memory, and the pool does not keep them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use crossbeam_queue::ArrayQueue;
 
 use crate::OutOfMemory;
 use crate::aligned_memory::AlignedMemory;
+use crate::free_list::FreeList;
 
 const SMALLEST_CLASS_BYTES: usize = 4 << 10;
 const LARGEST_CLASS_BYTES: usize = 16 << 20;
@@ -32,6 +31,9 @@ const OWNED_BLOCKS_MAX: usize = 128;
 /// So many blocks of others are passed over in search of an own one, before one of theirs is
 /// zeroed: several models take turns.
 const SEARCH_MAX: usize = 4;
+
+/// What a pool keeps although it is not needed, as a part of what it may keep.
+const UNTRIMMED_PART: usize = 8;
 
 /// Whose bytes a block may hold: a number that [`Owner::new`] gives once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,18 +175,42 @@ impl Pool {
                 .fetch_sub(memory.capacity(), Ordering::Relaxed);
             has_released = true;
         };
-        // Each queue once round at the most: others give back meanwhile.
         for list in &self.classes {
-            (0..list.length_max)
-                .map_while(|_| list.pop())
-                .for_each(&mut released);
+            list.drain().for_each(&mut released);
         }
         for list in &self.owned {
-            (0..list.length_max)
-                .map_while(|_| list.pop())
-                .for_each(|(_, memory)| released(memory));
+            list.drain().for_each(|(_, memory)| released(memory));
         }
         has_released
+    }
+
+    /// Notes what is free. To be called about once per second, by one thread: so
+    /// [`Pool::trim`] knows what was not needed.
+    pub fn note_free(&self) {
+        self.classes.iter().for_each(FreeList::note_free);
+        self.owned.iter().for_each(FreeList::note_free);
+    }
+
+    /// Lets go of half of the blocks that were free at every look since the last call, as long as
+    /// the pool keeps more than an eighth of what it may: what a busy moment needed does not stay
+    /// for ever. Some microseconds per MiB. Pinned memory stays, as the system would not get it.
+    pub fn trim(&self) {
+        if self.source.is_some() {
+            return;
+        }
+        let kept_bytes = self.retain_bytes_max / UNTRIMMED_PART;
+        if self.retained_bytes() <= kept_bytes {
+            return;
+        }
+        for (anybodys, owned) in self.classes.iter().zip(&self.owned) {
+            let owned = owned.take_unused().map(|(_, memory)| memory);
+            for memory in anybodys.take_unused().chain(owned) {
+                let bytes = memory.capacity();
+                if self.retained_bytes.fetch_sub(bytes, Ordering::Relaxed) <= kept_bytes + bytes {
+                    return;
+                }
+            }
+        }
     }
 
     /// A free block of `owner`, or another's.
@@ -244,43 +270,6 @@ impl Pool {
     }
 }
 
-/// Free blocks of one class. Its slots are made for the first block that comes back: all classes
-/// together have 800 KB of them, and most servers use few classes.
-struct FreeList<T> {
-    slots: OnceLock<ArrayQueue<T>>,
-    length_max: usize,
-}
-
-impl<T> FreeList<T> {
-    fn new(length_max: usize) -> FreeList<T> {
-        FreeList {
-            slots: OnceLock::new(),
-            length_max,
-        }
-    }
-
-    fn pop(&self) -> Option<T> {
-        self.slots.get()?.pop()
-    }
-
-    /// # Errors
-    /// Gives `block` back if there is no room.
-    fn push(&self, block: T) -> Result<(), T> {
-        let slots = match self.slots.get() {
-            Some(slots) => slots,
-            None => {
-                // Two threads may both make slots; nobody waits for the other's.
-                let _ = self.slots.set(ArrayQueue::new(self.length_max));
-                match self.slots.get() {
-                    Some(slots) => slots,
-                    None => return Err(block),
-                }
-            }
-        };
-        slots.push(block)
-    }
-}
-
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")
@@ -328,5 +317,30 @@ mod tests {
         );
         assert_eq!(class_of(0), None);
         assert_eq!(class_of(LARGEST_CLASS_BYTES + 1), None);
+    }
+
+    #[test]
+    fn what_was_not_needed_goes_down_to_an_eighth() {
+        let pool = Pool::new(8 << 20);
+        let owner = Owner::new();
+        let taken: Vec<_> = (0..6)
+            .flat_map(|_| {
+                let anybodys = pool.take(512 << 10).unwrap().unwrap();
+                let owned = pool.take_for(owner, 512 << 10).unwrap().unwrap();
+                [(anybodys, None), (owned, Some(owner))]
+            })
+            .collect();
+        for (memory, owner) in taken {
+            pool.recycle(memory, owner);
+        }
+        assert_eq!(pool.retained_bytes(), 6 << 20);
+        pool.trim();
+        assert_eq!(pool.retained_bytes(), 6 << 20, "nobody has looked");
+        let kept = [(); 5].map(|()| {
+            pool.note_free();
+            pool.trim();
+            pool.retained_bytes() >> 10
+        });
+        assert_eq!(kept, [3 << 10, 1 << 10, 1 << 10, 1 << 10, 1 << 10]);
     }
 }

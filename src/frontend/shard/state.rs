@@ -56,6 +56,8 @@ pub struct Shard {
     pub(super) pump_waker: RefCell<Option<Waker>>,
     /// Connections that were asked to rest, and whose memory the system has not been given.
     pub(super) rested_count: Cell<usize>,
+    /// Heartbeats since it had a connection.
+    pub(super) empty_heartbeat_count: Cell<u32>,
     /// Begins before the drain, or with it.
     pub(super) retirement: DrainSignal,
     pub(super) drain: DrainSignal,
@@ -116,6 +118,8 @@ impl Shard {
             owed_wakes: OwedWakes::new(),
             pump_waker: RefCell::new(None),
             rested_count: Cell::new(0),
+            // Before the first connection there is nothing to give back.
+            empty_heartbeat_count: Cell::new(u32::MAX),
             retirement: DrainSignal::new(),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),

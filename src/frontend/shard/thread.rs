@@ -29,6 +29,9 @@ const PAUSE: Duration = Duration::from_micros(1);
 const TURN_NS: u64 = 100_000;
 /// Connections that rest before memory is given back for them: a megabyte.
 const RESTS_MIN: usize = 400;
+/// Heartbeats without a connection before memory is given back for those that have ended: half a
+/// second to five. A client with a connection per request should not pay page faults for each.
+const EMPTY_HEARTBEATS: u32 = 5;
 
 /// Spawns the task that serves a connection of the protocol. The protocols are above this module:
 /// the caller of [`ShardThread::start`] hands the function down.
@@ -239,9 +242,21 @@ impl Shard {
         self.link.answer(self.in_flight.borrow().len());
     }
 
-    /// Gives memory of connections back to the system, once many rest and nothing else is to be
-    /// done. Those that were asked by this sweep, `resting_count`, give theirs back after it.
+    /// Gives memory of connections back to the system, once many rest or none is left, and nothing
+    /// else is to be done. Those that were asked by this sweep, `resting_count`, give theirs back
+    /// after it.
     fn give_back(&self, resting_count: usize) {
+        let is_empty = self.link.connection_count() == 0 && self.in_flight.borrow().len() == 0;
+        let empty_count = match is_empty {
+            true => self.empty_heartbeat_count.get().saturating_add(1),
+            false => 0,
+        };
+        self.empty_heartbeat_count.set(empty_count);
+        if empty_count == EMPTY_HEARTBEATS {
+            self.rested_count.set(0);
+            conch_memory::unused::give_to_system();
+            return;
+        }
         let rested_count = self.rested_count.get();
         self.rested_count.set(rested_count + resting_count);
         let is_calm = resting_count == 0 && self.in_flight.borrow().len() == 0;
@@ -253,6 +268,7 @@ impl Shard {
 
     fn adopt(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol, serve: ServeConnection) {
         let begin_ns = clock::monotonic_ns();
+        self.empty_heartbeat_count.set(0);
         let stream = ShardStream::adopt(socket);
         let guard = ConnectionGuard::new(self, stream.socket(), protocol);
         serve(self, stream, guard, protocol);

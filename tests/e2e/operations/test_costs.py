@@ -2,6 +2,7 @@
 backend on one request, with all its calls into the server), by the difference of runs of different length. On the wire: how often the
 server's threads slept, and how many system calls move a large tensor. Of a model: its memory."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -303,6 +304,24 @@ class Memory(unittest.TestCase):
         """Each has a thread, which keeps two pages of memory for every size that it has ever asked for."""
         self.assert_resident(1, 12_000_000)
         self.assert_resident(self.COUNT, 12_000_000 + self.COUNT * 90_000)
+
+    def test_a_busy_moment(self):
+        """Sixteen large bodies at a time: their blocks are kept for the next ones, and given back when nobody has needed them."""
+        count, element_count = 16, 700_000
+        tensor = bytes(4 * element_count)
+        request = wire.infer_json({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [element_count],
+                                               "parameters": {"binary_data_size": len(tensor)}}]}, tensor)
+        with Repository().model("identity", identity()) as repository, servers.Server(repository) as server, contextlib.ExitStack() as stack:
+            links = [stack.enter_context(wire.connect(server)) for _ in range(count)]
+            for link in links:
+                link.sendall(request[:-1])
+            for link in links:
+                link.sendall(request[-1:])
+                self.assertEqual(wire.Replies(link).next()[0], 200)
+            busy = server.resident_bytes()
+            self.assertGreater(busy, count * len(tensor))
+            until(server.resident_bytes, f"half of the bodies are given back of {busy} bytes", seconds=60,
+                  accept=lambda value: value < busy - count * len(tensor) / 2)
 
 
 if __name__ == "__main__":

@@ -272,7 +272,7 @@ mod tests {
             .unwrap();
         assert!(memory.bytes().unwrap().is_aligned_to(ALIGNMENT_BYTES));
         assert_eq!(memory.bytes().unwrap().to_vec(), vec![0; 100_000]);
-        // Miri ends where an allocator would return null, so only a length that no layout holds is for it.
+        // Miri ends where an allocator would return null: it tries a length that no layout holds.
         let refused = [usize::MAX, isize::MAX as usize - 64];
         for &len in refused.iter().take(if cfg!(miri) { 1 } else { 2 }) {
             let error = TensorMemory::host(len).unwrap_err();
