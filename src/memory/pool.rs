@@ -215,15 +215,18 @@ impl Pool {
 
     /// A free block of `owner`, or another's.
     fn find(&self, class: usize, owner: Owner) -> Option<(Owner, AlignedMemory)> {
-        let queue = self.owned.get(class)?;
-        let mut found = queue.pop()?;
-        for _ in 1..SEARCH_MAX {
+        let list = self.owned.get(class)?;
+        let mut found = list.pop()?;
+        let mut passed_over = [const { None }; SEARCH_MAX - 1];
+        for place in &mut passed_over {
             if found.0 == owner {
                 break;
             }
-            let Some(next) = queue.pop() else { break };
-            let passed_over = std::mem::replace(&mut found, next);
-            if let Err((_, memory)) = queue.push(passed_over) {
+            let Some(next) = list.pop() else { break };
+            *place = Some(std::mem::replace(&mut found, next));
+        }
+        for block in passed_over.into_iter().flatten() {
+            if let Err((_, memory)) = list.push(block) {
                 // Others have filled its place meanwhile.
                 self.retained_bytes
                     .fetch_sub(memory.capacity(), Ordering::Relaxed);
