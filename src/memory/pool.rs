@@ -1,4 +1,4 @@
-//! Reusable size-classed blocks, shared by all threads without locks.
+//! Reusable size-classed blocks, shared by all threads; nobody waits for another.
 //!
 //! Classes grow by powers of two with four steps each (…, 64, 80, 96, 112, 128 KiB, …), so at most
 //! a fifth of a block is unused. Blocks below [`SMALLEST_CLASS_BYTES`] go to the allocator, which
@@ -28,9 +28,6 @@ const CLASS_COUNT: usize = 12 * STEPS + 1;
 const FREE_BLOCKS_MAX: usize = 256;
 /// The same of blocks that have an owner, all owners together.
 const OWNED_BLOCKS_MAX: usize = 128;
-/// So many blocks of others are passed over in search of an own one, before one of theirs is
-/// zeroed: several models take turns.
-const SEARCH_MAX: usize = 4;
 
 /// What a pool keeps although it is not needed, as a part of what it may keep.
 const UNTRIMMED_PART: usize = 8;
@@ -115,7 +112,9 @@ impl Pool {
         let Some((class, class_bytes)) = class_of(capacity) else {
             return Ok(None);
         };
-        let memory = match self.find(class, owner) {
+        let list = self.owned.get(class);
+        let found = list.and_then(|list| list.pop_wanted(|(previous, _)| *previous == owner));
+        let memory = match found {
             Some((previous, mut memory)) => {
                 self.retained_bytes
                     .fetch_sub(memory.capacity(), Ordering::Relaxed);
@@ -191,8 +190,8 @@ impl Pool {
         self.owned.iter().for_each(FreeList::note_free);
     }
 
-    /// Lets go of half of the blocks that were free at every look since the last call, as long as
-    /// the pool keeps more than an eighth of what it may: what a busy moment needed does not stay
+    /// Lets go of half of the blocks that were free at every look since it last did, as long as the
+    /// pool keeps more than an eighth of what it may: what a busy moment needed does not stay
     /// for ever. Some microseconds per MiB. Pinned memory stays, as the system would not get it.
     pub fn trim(&self) {
         if self.source.is_some() {
@@ -211,28 +210,6 @@ impl Pool {
                 }
             }
         }
-    }
-
-    /// A free block of `owner`, or another's.
-    fn find(&self, class: usize, owner: Owner) -> Option<(Owner, AlignedMemory)> {
-        let list = self.owned.get(class)?;
-        let mut found = list.pop()?;
-        let mut passed_over = [const { None }; SEARCH_MAX - 1];
-        for place in &mut passed_over {
-            if found.0 == owner {
-                break;
-            }
-            let Some(next) = list.pop() else { break };
-            *place = Some(std::mem::replace(&mut found, next));
-        }
-        for block in passed_over.into_iter().flatten() {
-            if let Err((_, memory)) = list.push(block) {
-                // Others have filled its place meanwhile.
-                self.retained_bytes
-                    .fetch_sub(memory.capacity(), Ordering::Relaxed);
-            }
-        }
-        Some(found)
     }
 
     /// Bytes of free blocks kept for reuse.
