@@ -71,6 +71,14 @@ def bound_to(numbers):
     return [sys.executable, "-c", program, ",".join(map(str, numbers))]
 
 
+def urgent():
+    """What a command begins with so that the program is not kept waiting for its CPU; nothing where that is not allowed."""
+    program = "import os, sys; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)); os.execvp(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", program]
+    is_allowed = not subprocess.run([*command, "true"], stderr=subprocess.DEVNULL, check=False).returncode
+    return command if is_allowed else []
+
+
 def halves():
     """(CPUs of the server, CPUs of its clients): half each, or the same one where there is one."""
     own = cpus()
