@@ -40,8 +40,7 @@ class Load:
                 "requests_per_second": sum(report["answered_per_second"] for report in reports),
                 "failed": sum(report["failed"] + report["lost_connections"] for report in reports),
                 "reasons": sorted({reason for report in reports for reason in report["reasons"]})[:5],
-                "p50_us": max(report["p50_us"] for report in reports), "p99_us": max(report["p99_us"] for report in reports),
-                "latency_counts": [step for report in reports for step in report["latency_counts"]]}
+                "p50_us": max(report["p50_us"] for report in reports), "p99_us": max(report["p99_us"] for report in reports)}
 
     def close(self):
         self.directory.cleanup()

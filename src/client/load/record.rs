@@ -111,20 +111,6 @@ impl LatencyRecord {
             .collect()
     }
 
-    /// How many latencies are up to so many microseconds and above the step before, in steps of a
-    /// hundredth, as JSON: records of several runs can be added up.
-    fn latency_counts(&self) -> String {
-        let steps = self.latencies_ns.iter_log(1_000, 1.01);
-        let counts: Vec<String> = steps
-            .filter(|step| step.count_since_last_iteration() > 0)
-            .map(|step| {
-                let us = step.value_iterated_to() as f64 / 1000.0;
-                format!("[{us:.2},{}]", step.count_since_last_iteration())
-            })
-            .collect();
-        format!("[{}]", counts.join(","))
-    }
-
     /// One JSON object: rates in requests per second, times in microseconds.
     pub fn report(&self, rate: f64, measured: Duration) -> String {
         let us = |latency: Duration| latency.as_nanos() as f64 / 1000.0;
@@ -133,7 +119,7 @@ impl LatencyRecord {
             "{{\"offered_per_second\":{rate},\"answered_per_second\":{:.1},\"count\":{},\
              \"p50_us\":{:.1},\"p99_us\":{:.1},\
              \"p999_us\":{:.1},\"max_us\":{:.1},\"failed\":{},\"skipped\":{},\
-             \"lost_connections\":{},\"latency_counts\":{},\
+             \"lost_connections\":{},\
              \"reasons\":{reasons}}}",
             self.answered_count as f64 / measured.as_secs_f64(),
             self.answered_count,
@@ -144,7 +130,6 @@ impl LatencyRecord {
             self.failed_count(),
             self.skipped_count,
             self.lost.values().sum::<u64>(),
-            self.latency_counts(),
         )
     }
 }
@@ -190,9 +175,6 @@ mod tests {
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();
         assert_eq!(report["count"], 1);
         assert_eq!(report["answered_per_second"], 0.5);
-        let step = &report["latency_counts"][0];
-        assert!((2000.0..2020.0).contains(&step[0].as_f64().unwrap()), "{step}");
-        assert_eq!(step[1], 1);
         assert_eq!(report["reasons"][0], "1 x no 'model' \"x\"\u{1b}");
     }
 

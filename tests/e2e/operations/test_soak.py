@@ -1,5 +1,7 @@
 """Some seconds of perf/soak: clients of all kinds at a steady pace, models loaded anew, windows of `load`; and that it finds what is wrong."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
@@ -7,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import xml.etree.ElementTree
 
@@ -36,7 +39,7 @@ class Soak(unittest.TestCase):
             told = json.loads((place / "soak.json").read_text())
         verdict = done.stdout.splitlines()[-1]
         found = re.fullmatch(r"soak: PASS, 0.1 min, seed \d+: (\d+) checked, 0 wrong, 0 lost, 0 doubled, (\d+) reloads, (\d+) clients cut off,"
-                             r" largest ratio of p50 [\d.]+, of p99 [\d.]+, memory .* under load, .* at rest, 0 other faults", verdict)
+                             r" largest ratio of p50 [\d.]+, of p99 [\d.]+, of p99 together [\d.]+, memory .* under load, .* at rest, 0 other faults", verdict)
         self.assertTrue(found, verdict)
         for count in map(int, found.groups()):
             self.assertGreater(count, 0, verdict)
@@ -61,3 +64,36 @@ class Soak(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
+
+
+@conch_only
+class Judged(unittest.TestCase):
+    """Latencies of sixty windows, a second each: what is slower at the end than chance explains."""
+
+    def faults(self, **factors):
+        """Of cases whose windows have latencies between 80 and 120; in the last period these are multiplied: {case: (of p50, of p99)}."""
+        loader = importlib.machinery.SourceFileLoader("soak", str(SOAK))
+        soak = importlib.util.module_from_spec(importlib.util.spec_from_loader("soak", loader))
+        loader.exec_module(soak)
+        windows = {name: [(at, {"requests": 1, **{key: (80 + 7 * at % 41) * (factor if at >= 50 else 1)
+                                                  for key, factor in zip(("p50_us", "p99_us"), factors.get(name, (1, 1)))}}) for at in range(60)]
+                   for name in ("one", "other", "third", soak.clients.BARE.name)}
+        soaked = types.SimpleNamespace(windows=windows, memory=[(at, 1e6) for at in range(60)])
+        options = types.SimpleNamespace(minutes=1, latency_tolerance=0.1, ignore_latency=False, memory_mb=2)
+        tally = types.SimpleNamespace(counts={"reloads": 1, "clients cut off": 1})
+        counts = {"descriptors": 1, "threads": 1, "memory": 1e6}
+        return soak.judge(options, tally, soaked, soak.latencies(windows, 60), counts, counts)[0]
+
+    def test_what_is_slower(self):
+        for factors, expected in (
+            ({}, []),
+            ({"one": (1.02, 1.05)}, []),
+            ({"one": (1.2, 1)}, ["p50 of one: "]),
+            ({"one": (1, 2)}, ["p99 of one: ", "p99 of all cases together: "]),
+            ({name: (1, 1.2) for name in ("one", "other", "third")}, ["p99 of all cases together: "]),
+        ):
+            with self.subTest(factors=factors):
+                faults = self.faults(**factors)
+                self.assertEqual([next((words for words in expected if fault.startswith(words)), fault) for fault in faults], expected)
+        # The machine became slower: so did the bare server.
+        self.assertEqual(self.faults(**{name: (1.5, 1.5) for name in ("one", "other", "third", "bare server")}), [])

@@ -52,6 +52,33 @@ fn eight_at(text: &[u8], at: usize) -> Option<u64> {
     (others(values) == 0).then_some(values)
 }
 
+/// Whole numbers below this have their text in a table, as labels, pixels and counts mostly are.
+const SMALL_NUMBERS: usize = 1000;
+
+/// By number: its digits in the lower three bytes, the first in the lowest, and how many they are.
+const SMALL_TEXTS: [u32; SMALL_NUMBERS] = {
+    let mut texts = [0; SMALL_NUMBERS];
+    let mut number = 0;
+    while number < SMALL_NUMBERS {
+        let (mut digits, mut count, mut rest) = (0, 0, number as u32);
+        while count == 0 || rest > 0 {
+            digits = digits << 8 | (b'0' as u32 + rest % 10);
+            rest /= 10;
+            count += 1;
+        }
+        texts[number] = digits | count << 24;
+        number += 1;
+    }
+    texts
+};
+
+/// The digits of a number below 1,000, and their count; another byte follows them.
+#[inline]
+pub(super) fn small_text(value: u32) -> Option<([u8; 4], usize)> {
+    let text = *SMALL_TEXTS.get(value as usize)?;
+    Some((text.to_le_bytes(), (text >> 24) as usize))
+}
+
 /// A number such as `12.75`, without a sign and an exponent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShortDecimal {
@@ -206,6 +233,10 @@ mod tests {
             assert_eq!(eight(value), *format!("{value:08}").as_bytes(), "{value}");
             let (text, count) = short_text(value);
             assert_eq!(&text[..count], value.to_string().as_bytes());
+            assert_eq!(small_text(value).is_some(), value < 1000);
+            if let Some((text, count)) = small_text(value) {
+                assert_eq!(&text[..count], value.to_string().as_bytes());
+            }
         }
     }
 }

@@ -68,12 +68,22 @@ fn unsigned_at(room: &mut NumberRoom, begin: usize, value: u64) -> usize {
     const EIGHT_DIGITS: u64 = 100_000_000;
     let (high, low) = (value / EIGHT_DIGITS, (value % EIGHT_DIGITS) as u32);
     if high == 0 {
-        let (text, length) = digits::short_text(low);
-        put(room, begin, &text);
-        return begin + length;
+        return below_eight_digits(room, begin, low);
     }
     let middle = unsigned_at(room, begin, high);
     put(room, middle, &digits::eight(low))
+}
+
+/// Writes a whole number below 10^8; returns the end of its text.
+#[inline]
+fn below_eight_digits(room: &mut NumberRoom, begin: usize, value: u32) -> usize {
+    if let Some((text, length)) = digits::small_text(value) {
+        put(room, begin, &text);
+        return begin + length;
+    }
+    let (text, length) = digits::short_text(value);
+    put(room, begin, &text);
+    begin + length
 }
 
 /// Writes a `value` that is not negative if it is a multiple of 1/8 below 10^8, as labels, counts,
@@ -84,28 +94,29 @@ fn unsigned_at(room: &mut NumberRoom, begin: usize, value: u64) -> usize {
 /// closer than a millionth.
 #[inline]
 fn eighths(room: &mut NumberRoom, begin: usize, value: f64) -> Option<usize> {
-    const DECIMALS: [(&[u8; 4], usize); 8] = [
-        (b".0  ", 2),
-        (b".125", 4),
-        (b".25 ", 3),
-        (b".375", 4),
-        (b".5  ", 2),
-        (b".625", 4),
-        (b".75 ", 3),
-        (b".875", 4),
+    /// By the remainder: the text, and in the last byte its length.
+    const DECIMALS: [&[u8; 8]; 8] = [
+        b".0     \x02",
+        b".125   \x04",
+        b".25    \x03",
+        b".375   \x04",
+        b".5     \x02",
+        b".625   \x04",
+        b".75    \x03",
+        b".875   \x04",
     ];
-    let scaled = value * 8.0;
-    // Saturates, and then differs.
-    let whole_eighths = scaled as u32;
-    if scaled >= 8e8 || f64::from(whole_eighths) != scaled {
+    /// The last bit of a double of this size is an eighth, and its others are zero: the sum with a
+    /// smaller number is rounded to eighths, and its lower bits are how many.
+    const LAST_BIT_IS_AN_EIGHTH: f64 = (1_u64 << (f64::MANTISSA_DIGITS - 4)) as f64;
+    let sum = value + LAST_BIT_IS_AN_EIGHTH;
+    if value >= 1e8 || sum - LAST_BIT_IS_AN_EIGHTH != value {
         return None;
     }
-    let (whole, whole_length) = digits::short_text(whole_eighths >> 3);
-    let (decimals, decimal_length) = DECIMALS[(whole_eighths & 7) as usize];
-    let middle = begin + whole_length;
-    put(room, begin, &whole);
+    let eighth_count = sum.to_bits() as u32;
+    let middle = below_eight_digits(room, begin, eighth_count >> 3);
+    let decimals = DECIMALS[(eighth_count & 7) as usize];
     put(room, middle, decimals);
-    Some(middle + decimal_length)
+    Some(middle + usize::from(decimals[7]))
 }
 
 /// Writes the shortest text of a number that rapidjson lays out in another way: plain up to 21

@@ -90,13 +90,16 @@ impl PlainNumber {
     pub(super) fn as_single(self) -> Option<f32> {
         let magnitude = match self.scale {
             None => self.digits as f64,
-            Some(scale) => {
-                let value = quotient::approximate(self.digits, scale)?;
-                match is_clear(value) {
-                    true => value,
-                    false => quotient::nearest(self.digits, scale)?,
+            Some(scale) => match quotient::of_exact(self.digits, scale) {
+                Some(value) => value,
+                None => {
+                    let value = quotient::approximate(self.digits, scale)?;
+                    match is_clear(value) {
+                        true => value,
+                        false => quotient::nearest(self.digits, scale)?,
+                    }
                 }
-            }
+            },
         };
         Some(self.signed(magnitude) as f32)
     }

@@ -14,10 +14,12 @@ const EXACT_MAX: u64 = 1 << 53;
 /// The double that is nearest to `digits / 10^scale`; none if finding it takes more than this.
 #[inline]
 pub(super) fn nearest(digits: u64, scale: i32) -> Option<f64> {
+    if let Some(value) = of_exact(digits, scale) {
+        return Some(value);
+    }
     if digits <= EXACT_MAX
         && let Some(power) = POWERS_OF_TEN.get(scale.unsigned_abs() as usize)
     {
-        // Both are exact, and one operation rounds once.
         return Some(match scale {
             0.. => digits as f64 / power,
             _ => digits as f64 * power,
@@ -36,6 +38,19 @@ pub(super) fn nearest(digits: u64, scale: i32) -> Option<f64> {
     let (least, most) = (rounded(product), rounded(product + 2));
     let exponent = 64 - inverse.exponent - shift as i32;
     (least == most).then(|| least * power_of_two(exponent))
+}
+
+/// The double that is nearest to `digits / 10^scale`, where both are doubles and so one division
+/// rounds once; none for more than fifteen digits.
+#[inline(always)]
+pub(super) fn of_exact(digits: u64, scale: i32) -> Option<f64> {
+    /// The last bit of a double of this size is one, and its others are zero.
+    const LAST_BIT_IS_ONE: f64 = (1_u64 << 52) as f64;
+    const DIGITS_MAX: u64 = 999_999_999_999_999;
+    let power = POWERS_OF_TEN.get(usize::try_from(scale).ok()?)?;
+    // A conversion takes more instructions.
+    let number = f64::from_bits(LAST_BIT_IS_ONE.to_bits() | digits) - LAST_BIT_IS_ONE;
+    (digits <= DIGITS_MAX).then(|| number / power)
 }
 
 /// About `digits / 10^scale`: rounded twice, so off by at most two units in the last place.
