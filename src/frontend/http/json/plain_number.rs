@@ -39,7 +39,7 @@ impl PlainNumber {
         let length = end.checked_sub(begin)?;
         let head = digits::values_at(text, begin)?;
         let (digits, scale) = match length {
-            1..=8 => short(head & (u64::MAX >> (64 - 8 * length)), length),
+            1..=8 => short(head, length),
             9..=24 => {
                 let middle = digits::values_at(text, end.checked_sub(16)?)?;
                 let last = digits::values_at(text, end.checked_sub(8)?)?;
@@ -125,18 +125,24 @@ fn is_clear(value: f64) -> bool {
     distance > 4 && value >= f64::from(f32::MIN_POSITIVE)
 }
 
-/// Digits and scale of a number of at most eight bytes; those behind them are zero.
+/// Digits and scale of a number of one to eight bytes, the first of `head`.
 #[inline(always)]
-fn short(values: u64, length: usize) -> Option<(u64, Option<i32>)> {
+fn short(head: u64, length: usize) -> Option<(u64, Option<i32>)> {
+    // Its last byte is the highest one. In front of it are zeros, which are digits.
+    let values = head << (64 - 8 * length);
     let others = others(values);
     if others == 0 {
-        return Some((joined(values << (64 - 8 * length)), None));
+        return Some((joined(values), None));
     }
-    let point = point_of(values, others)?;
-    let digits = without_byte(values, point);
-    // Without its point it has a digit less.
-    let digits = joined(digits.checked_shl(72 - 8 * length as u32)?);
-    Some((digits, Some((length - 1 - point) as i32)))
+    // The lowest bit of the point's byte, and how many bytes are above it.
+    let point = others >> 7;
+    let scale = others.leading_zeros() / 8;
+    if others & (others - 1) != 0 || values >> (56 - 8 * scale) & 0xff != POINT {
+        return None;
+    }
+    let in_front = values & (point - 1);
+    let behind = values & (point << 8).wrapping_neg();
+    Some((joined(in_front << 8 | behind), Some(scale as i32)))
 }
 
 /// Of 9 to 24 bytes: the first eight, and the last sixteen.

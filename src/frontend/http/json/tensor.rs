@@ -3,8 +3,7 @@
 //! Arrays may be nested or flat; only the number and kind of the elements count. Elements are read
 //! as upstream reads them: as 64-bit values that are then cut to the tensor's type.
 
-use std::iter::Take;
-use std::slice::ChunksExactMut;
+use std::slice::IterMut;
 
 use conch_config::DataType;
 use conch_engine::{Error, truncated};
@@ -140,8 +139,7 @@ fn as_double(element: TensorElement<'_>) -> Result<f64, Error> {
 
 /// The places of a tensor's elements, `WIDTH` bytes each, and how they are filled.
 struct ElementPlaces<'b, const WIDTH: usize, C, P> {
-    left: Take<ChunksExactMut<'b, u8>>,
-    filled_count: usize,
+    left: IterMut<'b, [u8; WIDTH]>,
     convert: C,
     /// The same for numbers that take no more than [`PlainNumber`]; none if it takes more.
     convert_plain: P,
@@ -159,8 +157,7 @@ where
                 "Unable to parse 'data': Shape does not match true shape of 'data' field",
             )
         })?;
-        place.copy_from_slice(&(self.convert)(element)?);
-        self.filled_count += 1;
+        *place = (self.convert)(element)?;
         Ok(())
     }
 
@@ -180,8 +177,7 @@ where
                 let Some(place) = self.left.next() else {
                     return at;
                 };
-                place.copy_from_slice(&value);
-                self.filled_count += 1;
+                *place = value;
                 at = end + 1;
                 at += usize::from(text.get(at) == Some(&b' '));
             }
@@ -203,17 +199,17 @@ fn read_as<const WIDTH: usize>(
     convert: impl Fn(TensorElement<'_>) -> Result<[u8; WIDTH], Error>,
     convert_plain: impl Fn(PlainNumber) -> Option<[u8; WIDTH]>,
 ) -> Result<(), Error> {
+    let too_few =
+        || Error::internal("Failed to parse 'data' field: shape does not match true shape");
+    let (places, _) = target.spare_mut().as_chunks_mut();
     let mut places = ElementPlaces {
-        left: target.spare_mut().chunks_exact_mut(WIDTH).take(count),
-        filled_count: 0,
+        left: places.get_mut(..count).ok_or_else(too_few)?.iter_mut(),
         convert,
         convert_plain,
     };
     each_element(text, "Unable to parse 'data': ", &mut places)?;
-    if places.filled_count != count {
-        return Err(Error::internal(
-            "Failed to parse 'data' field: shape does not match true shape",
-        ));
+    if places.left.len() > 0 {
+        return Err(too_few());
     }
     target.advance(count * WIDTH);
     Ok(())
