@@ -100,7 +100,7 @@ class Reloading(threading.Thread):
 class Measuring(threading.Thread):
     """One case, window after window: (seconds since `began`, what `load` saw). The prefix begins the command of `load`."""
 
-    def __init__(self, server, tally, case, window_s, cpu, began, prefix=()):
+    def __init__(self, server, tally, case, window_s, cpu, began, prefix):
         super().__init__(name=case.name, daemon=True)
         self.tally, self.case, self.window_s, self.cpu, self.began, self.windows = tally, case, window_s, cpu, began, []
         self.load = Load(server.address(case.protocol), case.protocol, case.body, case.model, case.connections, case.rate)

@@ -62,10 +62,6 @@ class Soak(unittest.TestCase):
         self.assertRegex(done.stdout, r"fault: memory under load: .*MB")
 
 
-if __name__ == "__main__":
-    unittest.main()
-
-
 @conch_only
 class Judged(unittest.TestCase):
     """Latencies of sixty windows, a second each: what is slower at the end than chance explains."""
@@ -97,3 +93,7 @@ class Judged(unittest.TestCase):
                 self.assertEqual([next((words for words in expected if fault.startswith(words)), fault) for fault in faults], expected)
         # The machine became slower: so did the bare server.
         self.assertEqual(self.faults(**{name: (1.5, 1.5) for name in ("one", "other", "third", "bare server")}), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

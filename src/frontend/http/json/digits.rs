@@ -72,7 +72,7 @@ const SMALL_TEXTS: [u32; SMALL_NUMBERS] = {
     texts
 };
 
-/// The digits of a number below 1,000, and their count; another byte follows them.
+/// The digits of a number below 1,000, and their count. What follows them is no text.
 #[inline]
 pub(super) fn small_text(value: u32) -> Option<([u8; 4], usize)> {
     let text = *SMALL_TEXTS.get(value as usize)?;

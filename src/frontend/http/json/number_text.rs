@@ -95,15 +95,15 @@ fn below_eight_digits(room: &mut NumberRoom, begin: usize, value: u32) -> usize 
 #[inline]
 fn eighths(room: &mut NumberRoom, begin: usize, value: f64) -> Option<usize> {
     /// By the remainder: the text, and in the last byte its length.
-    const DECIMALS: [&[u8; 8]; 8] = [
-        b".0     \x02",
-        b".125   \x04",
-        b".25    \x03",
-        b".375   \x04",
-        b".5     \x02",
-        b".625   \x04",
-        b".75    \x03",
-        b".875   \x04",
+    static DECIMALS: [[u8; 8]; 8] = [
+        *b".0     \x02",
+        *b".125   \x04",
+        *b".25    \x03",
+        *b".375   \x04",
+        *b".5     \x02",
+        *b".625   \x04",
+        *b".75    \x03",
+        *b".875   \x04",
     ];
     /// The last bit of a double of this size is an eighth, and its others are zero: the sum with a
     /// smaller number is rounded to eighths, and its lower bits are how many.
@@ -115,7 +115,7 @@ fn eighths(room: &mut NumberRoom, begin: usize, value: f64) -> Option<usize> {
     let eighth_count = sum.to_bits() as u32;
     let middle = below_eight_digits(room, begin, eighth_count >> 3);
     let decimals = DECIMALS[(eighth_count & 7) as usize];
-    put(room, middle, decimals);
+    put(room, middle, &decimals);
     Some(middle + usize::from(decimals[7]))
 }
 

@@ -90,16 +90,7 @@ impl PlainNumber {
     pub(super) fn as_single(self) -> Option<f32> {
         let magnitude = match self.scale {
             None => self.digits as f64,
-            Some(scale) => match quotient::of_exact(self.digits, scale) {
-                Some(value) => value,
-                None => {
-                    let value = quotient::approximate(self.digits, scale)?;
-                    match is_clear(value) {
-                        true => value,
-                        false => quotient::nearest(self.digits, scale)?,
-                    }
-                }
-            },
+            Some(scale) => for_single(self.digits, scale)?,
         };
         Some(self.signed(magnitude) as f32)
     }
@@ -110,6 +101,19 @@ impl PlainNumber {
         let is_negative = self.is_negative && (self.scale.is_some() || self.digits != 0);
         let sign = u64::from(is_negative) << 63;
         f64::from_bits(magnitude.to_bits() | sign)
+    }
+}
+
+/// A double that becomes the same single as the one that is nearest to `digits / 10^scale`.
+#[inline(always)]
+fn for_single(digits: u64, scale: i32) -> Option<f64> {
+    if let Some(value) = quotient::of_exact(digits, scale) {
+        return Some(value);
+    }
+    let value = quotient::approximate(digits, scale)?;
+    match is_clear(value) {
+        true => Some(value),
+        false => quotient::nearest(digits, scale),
     }
 }
 
